@@ -1,0 +1,1 @@
+"""One command-line verb a file."""

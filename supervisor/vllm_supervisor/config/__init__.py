@@ -1,0 +1,1 @@
+"""The settings, declared once; documentation and the example file come from the declarations."""

@@ -1,0 +1,1 @@
+"""The loop: next event, core decides, effects are carried out."""
