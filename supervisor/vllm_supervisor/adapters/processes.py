@@ -1,0 +1,218 @@
+"""The engine's processes, by way of psutil: seeing them, ending them, what they did.
+
+We are a subreaper (prctl), so that an orphan of the engine becomes our child and can be seen,
+ended and reaped. Nothing here decides who is ours: `core.ownership` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from vllm_supervisor.core.events import Role
+from vllm_supervisor.core.ownership import START_ID, Seen, owned, role_of, unit_cgroup
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def become_subreaper() -> bool:
+    """Make orphans of our descendants our children; False where the kernel refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the engine's processes have used since they began: bytes and seconds."""
+
+    read_bytes: int
+    resident_bytes: int
+    compiler_cpu_s: float
+    worker_cpu_s: float | None
+
+
+class Processes:
+    """The processes of one start."""
+
+    def __init__(self, start_id: str, proc: Path = Path("/proc")) -> None:
+        self.start_id = start_id
+        self._proc = proc
+        self._self = os.getpid()
+        # Only the main process of a unit owns that unit's cgroup: in the foreground it is a login
+        # session's, or that of whatever service the shell belongs to.
+        is_main = os.environ.get("SYSTEMD_EXEC_PID") == str(self._self)
+        self._cgroup = unit_cgroup(_first_line(proc / "self" / "cgroup")) if is_main else ""
+        self._environ: dict[int, tuple[float, str | None]] = {}
+        self.helpers: set[int] = set()
+        """Pids of our own helper processes, which are no part of the engine."""
+
+    def ours(self) -> tuple[Seen, ...]:
+        """Every living process that belongs to this start, ourselves excepted."""
+        found = owned(self._all(), self_pid=self._self, start_id=self.start_id, unit_cgroup=self._cgroup)
+        return tuple(process for process in found if not process.zombie and process.pid not in self.helpers)
+
+    def descendants(self) -> tuple[Seen, ...]:
+        """Our living descendants, helpers excepted: the cheap look for every second.
+
+        One stat file a process of the machine is read; titles only of what is ours.
+        """
+        children: dict[int, list[tuple[int, str]]] = {}
+        for entry in os.listdir(self._proc):
+            if not entry.isdigit():
+                continue
+            head = _first_line(self._proc / entry / "stat")
+            name, _, rest = head.partition("(")[2].rpartition(")")
+            fields = rest.split(maxsplit=2)
+            if len(fields) < 2 or fields[0] in "ZX":
+                continue
+            children.setdefault(int(fields[1]), []).append((int(entry), name))
+        found: list[Seen] = []
+        todo = [self._self]
+        while todo:
+            parent = todo.pop()
+            for pid, name in children.get(parent, ()):
+                if pid in self.helpers:
+                    continue
+                command = (
+                    _bytes(self._proc / str(pid) / "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+                )
+                found.append(Seen(pid=pid, ppid=parent, name=name, command=command))
+                todo.append(pid)
+        return tuple(found)
+
+    def _all(self) -> tuple[Seen, ...]:
+        seen: list[Seen] = []
+        alive: set[int] = set()
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                pid = process.pid
+                alive.add(pid)
+                status = process.status()
+                ppid = process.ppid()
+                if ppid == 2 or pid == 2:
+                    continue  # kernel threads
+                seen.append(
+                    Seen(
+                        pid=pid,
+                        ppid=ppid,
+                        name=process.name(),
+                        command=" ".join(_quiet(process.cmdline) or ()),
+                        cgroup=_first_line(self._proc / str(pid) / "cgroup").rsplit(":", 1)[-1] if self._cgroup else "",
+                        start_id=self._start_id_of(process),
+                        zombie=status == psutil.STATUS_ZOMBIE,
+                    ),
+                )
+        for pid in self._environ.keys() - alive:
+            del self._environ[pid]
+        return tuple(seen)
+
+    def _start_id_of(self, process: psutil.Process) -> str | None:
+        """The mark in a process's environment; read once for each process, because it cannot change."""
+        born = process.create_time()
+        known = self._environ.get(process.pid)
+        if known is not None and known[0] == born and known[1] is not None:
+            return known[1]
+        try:
+            found = process.environ().get(START_ID)
+        except (psutil.Error, OSError):
+            found = None
+        self._environ[process.pid] = (born, found)
+        return found
+
+    def roles(self, main_pid: int | None) -> dict[int, tuple[Role, str]]:
+        """The role and name of each of our descendants."""
+        return {process.pid: (role_of(process, main_pid), _title(process)) for process in self.descendants()}
+
+    def kill(self) -> tuple[str, ...]:
+        """SIGKILL to everything that is ours; descriptions of what was there."""
+        found = self.ours()
+        for process in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+        return tuple(f"pid {process.pid} ({_title(process)})" for process in found)
+
+    def usage(self, roles: dict[int, tuple[Role, str]]) -> Usage:
+        """What the given processes have used so far; processes that vanish meanwhile count nothing."""
+        read = resident = 0
+        compiler = 0.0
+        workers: list[float] = []
+        for pid, (role, _) in roles.items():
+            stat = _stat(self._proc / str(pid))
+            if stat is None:
+                continue
+            cpu, pages = stat
+            resident += pages * _PAGE
+            read += _read_bytes(self._proc / str(pid) / "io")
+            if role is Role.COMPILER:
+                compiler += cpu
+            elif role is Role.WORKER:
+                workers.append(cpu)
+        return Usage(read, resident, compiler, min(workers) if workers else None)
+
+
+def reap(main_pid: int | None) -> tuple[int, ...]:
+    """Collect the exit of orphans that became our children; the main process is left to its own waiter."""
+    gone: list[int] = []
+    for child in psutil.Process().children():
+        if child.pid == main_pid:
+            continue
+        with contextlib.suppress(psutil.Error, ChildProcessError):
+            if child.status() == psutil.STATUS_ZOMBIE:
+                pid, _ = os.waitpid(child.pid, os.WNOHANG)
+                if pid:
+                    gone.append(pid)
+    return tuple(gone)
+
+
+def _quiet(call: object) -> list[str] | None:
+    try:
+        return list(call())  # type: ignore[operator]
+    except (psutil.Error, OSError):
+        return None
+
+
+def _title(process: Seen) -> str:
+    return (process.command or process.name)[:80].strip() or "?"
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _first_line(path: Path) -> str:
+    return _bytes(path).partition(b"\n")[0].decode(errors="replace")
+
+
+def _stat(path: Path) -> tuple[float, int] | None:
+    """CPU seconds and resident pages of a process from its stat file (proc(5))."""
+    try:
+        text = (path / "stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK, int(fields[21])
+
+
+def _read_bytes(path: Path) -> int:
+    """`read_bytes` plus what came from the page cache (`rchar`), whichever moves is progress."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return 0
+    total = 0
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name in {"rchar", "read_bytes"}:
+            total = max(total, int(value))
+    return total

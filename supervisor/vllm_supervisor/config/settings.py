@@ -1,0 +1,171 @@
+"""Every setting, declared once: type, default, limits, meaning and unit.
+
+The reference page and the example file are generated from these declarations; unknown keys are
+errors. All durations are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
+Positive = Annotated[float, Field(gt=0, le=86_400)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+Scalar = bool | int | float | str
+ArgValue = Scalar | list[Scalar]
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys are refused, values cannot be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class Engine(Section):
+    """The engine: what is run and with which arguments."""
+
+    command: list[str] = Field(
+        ["/opt/vllm/bin/vllm", "serve"],
+        min_length=1,
+        description="The engine's command; the model and the arguments are appended.",
+    )
+    model: str = Field(min_length=1, description="Directory of the checkpoint, or a model name of the hub.")
+    served_model_name: str = Field("kimi", min_length=1, description="The name that clients ask for.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address that the engine listens on.")
+    port: Port = Field(8000, description="Port that the engine listens on.")
+    device: Literal["cuda", "cpu"] = Field("cuda", description='"cpu": no GPU is expected.')
+    overlay: str = Field(
+        "auto",
+        min_length=1,
+        description='"auto": serve through an overlay without FP8 KV keys where the GPUs need it; "off"; or a path.',
+    )
+    args: dict[str, ArgValue] = Field(
+        default_factory=dict,
+        description="Further arguments: `key = value` is `--key value`; true is a bare flag, false leaves it out, "
+        "a list repeats it.",
+    )
+    env: dict[str, str] = Field(
+        default_factory=dict,
+        description="Environment of the engine; wins over NAME.env and the unit.",
+    )
+
+    @field_validator("args")
+    @classmethod
+    def _names(cls, value: dict[str, ArgValue]) -> dict[str, ArgValue]:
+        for key in value:
+            if key.startswith("-"):
+                raise ValueError(f"write {key!r} without the leading dashes")
+            if key.replace("_", "-") in {"host", "port", "served-model-name", "model"}:
+                own = key.replace("-", "_")
+                raise ValueError(f"{key!r} has a place of its own: set engine.{own}")
+        return value
+
+
+class Metrics(Section):
+    """The supervisor's own HTTP port."""
+
+    listen: str = Field("127.0.0.1:9477", description="Address and port of /metrics, /readyz, /healthz and /status.")
+    engine: Literal["merge", "off"] = Field("merge", description="Re-export the engine's own metrics on the same port.")
+
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 65_535:
+            raise ValueError("must be ADDRESS:PORT with a port of 0 to 65535, such as 127.0.0.1:9477")
+        return value
+
+
+class Readiness(Section):
+    """When the engine counts as ready."""
+
+    probe: Literal["generate", "embed", "score", "http"] = Field(
+        "generate",
+        description='The request that must be answered before READY; "http" asks /health and /v1/models only.',
+    )
+    hidden_line_after_s: Positive = Field(
+        60.0,
+        description="An engine that answers and never prints its readiness line is given up after so long.",
+    )
+    answer_timeout_s: Positive = Field(100.0, description="Longest wait for the first real answer.")
+
+
+class Stall(Section):
+    """Longest time without any evidence of progress in each phase; the history refines the defaults."""
+
+    launching: Positive | None = Field(None, description="Instead of 120 s.")
+    configuring: Positive | None = Field(None, description="Instead of 120 s.")
+    connecting: Positive | None = Field(None, description="Instead of 180 s.")
+    loading_weights: Positive | None = Field(None, description="Instead of 120 s.")
+    compiling: Positive | None = Field(None, description="Instead of 900 s.")
+    sizing_kv_cache: Positive | None = Field(None, description="Instead of 300 s.")
+    capturing_graphs: Positive | None = Field(None, description="Instead of 600 s.")
+    starting_server: Positive | None = Field(None, description="Instead of 120 s.")
+    verifying: Positive | None = Field(None, description="Instead of 120 s.")
+
+
+class Retry(Section):
+    """What happens after a transient failure."""
+
+    max_attempts: int = Field(5, ge=1, le=1000, description="After so many failed starts in a row: exit 76.")
+    first_wait_s: Seconds = Field(10.0, description="Pause before the second attempt; doubles with each further one.")
+    max_wait_s: Seconds = Field(600.0, description="Longest pause.")
+
+
+class Stop(Section):
+    """How the engine is ended."""
+
+    grace_s: Seconds = Field(0.0, description="/readyz says 503 for so long before the drain begins.")
+    drain_s: Seconds = Field(30.0, description="Running requests may finish for so long.")
+    kill_after_s: Positive = Field(20.0, description="SIGKILL so long after SIGTERM.")
+
+
+class Liveness(Section):
+    """How a ready engine is watched."""
+
+    mode: Literal["restart", "report", "off"] = Field("restart", description="What a hang leads to.")
+    hang_after_s: Positive = Field(60.0, description="No sign of life and no answer for so long is a hang.")
+    canary_every_s: Positive = Field(300.0, description="An idle engine is asked for one token so often.")
+
+
+class Smoke(Section):
+    """The question with a known answer, asked after the engine can answer."""
+
+    on_start: Literal["off", "report", "require"] = Field(
+        "report",
+        description='"report": asked after READY; "require": READY waits for the right answer.',
+    )
+    question: str = Field("What is the capital of France? Answer in one sentence.", min_length=1)
+    expect: str = Field("Paris", min_length=1, description="The answer must contain this, in any case.")
+    max_tokens: int = Field(256, ge=1, le=65_536, description="Room for reasoning and answer.")
+    timeout_s: Positive = Field(120.0)
+
+
+class History(Section):
+    """The record of starts."""
+
+    keep: int = Field(500, ge=10, le=100_000, description="Starts that are kept.")
+
+
+class Incident(Section):
+    """What is saved of a failed start or a hang."""
+
+    keep: int = Field(20, ge=0, le=10_000, description="Incidents that are kept.")
+    max_mib: int = Field(64, ge=1, le=100_000, description="MiB that all incidents together may take.")
+
+
+class Settings(Section):
+    """The whole configuration of one instance."""
+
+    engine: Engine
+    metrics: Metrics = Metrics()
+    readiness: Readiness = Readiness()
+    stall: Stall = Stall()
+    retry: Retry = Retry()
+    stop: Stop = Stop()
+    liveness: Liveness = Liveness()
+    smoke: Smoke = Smoke()
+    history: History = History()
+    incident: Incident = Incident()

@@ -1,0 +1,219 @@
+"""Decisions about endings: asked for, forced by a fault, or the engine's own.
+
+One path for all of them, in steps that each have a deadline: grace, drain, SIGTERM, SIGTERM again,
+incident, SIGKILL and sweep. The outcome is judged by what was asked for, never by the engine's exit
+code: an engine that dies while serving exits 0 (F3.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .causes import REASONS, Cause, CauseClass
+from .effects import Effect, Exit, KillEngine, Log, NotifyExtend, NotifyStopping, SaveIncident, Sweep, Terminate
+from .events import Counted, EngineExited, StopRequested, Swept
+from .exits import ExitCode, exit_code
+from .phases import BEFORE_ENGINE, LOADING, SERVING, Phase
+from .state import State, StopStep
+
+Result = tuple[State, tuple[Effect, ...]]
+
+TERM_AGAIN_S = 5.0
+"""While it loads, vLLM loses the first SIGTERM without a word (F3.2b); the second one works."""
+INCIDENT_S = 25.0
+"""An incident that takes longer than this is left unfinished."""
+SWEEP_S = 30.0
+"""So long after SIGKILL a process or GPU memory may take to disappear."""
+SWEEP_EVERY_S = 0.1
+EXTEND_STOP_S = 60.0
+
+
+def verdict(state: State, fallback: Cause) -> Cause:
+    """The classifier's cause when it has one, else what we saw ourselves."""
+    suspect = state.suspect
+    if suspect is None or suspect.reason in {"healthy", "unknown"}:
+        return fallback
+    if fallback.reason == "load-stalled" and REASONS[suspect.reason] is CauseClass.TRANSIENT:
+        return fallback
+    return suspect
+
+
+def fail(state: State, cause: Cause, now: float, *, stacks: bool = False) -> Result:
+    """End this start because of `cause`; the first fault counts."""
+    if state.fault is not None or state.phase is Phase.STOPPING:
+        return state, ()
+    was_serving = state.ready_at is not None
+    started = state.engine_pid is not None
+    state = replace(state, fault=cause if cause.phase else replace(cause, phase=str(state.phase)), dying=None)
+    if not started and state.phase in BEFORE_ENGINE | {Phase.LAUNCHING}:
+        # Nothing was started, so nothing has to be ended.
+        state = state.enter(Phase.STOPPING, now, now + INCIDENT_S)
+        state = replace(state, stop_step=StopStep.INCIDENT)
+        return state, (Log("error", cause.sentence()), SaveIncident(cause))
+    state = state.enter(Phase.STOPPING, now, now + INCIDENT_S)
+    state = replace(state, stop_step=StopStep.INCIDENT)
+    effects: list[Effect] = [Log("error", cause.sentence())]
+    if was_serving:
+        effects.append(NotifyStopping())
+    effects += [NotifyExtend(INCIDENT_S + SWEEP_S + EXTEND_STOP_S), SaveIncident(cause, stacks=stacks)]
+    return state, tuple(effects)
+
+
+def engine_exited(state: State, event: EngineExited, now: float) -> Result:
+    """The engine's main process is gone."""
+    state = replace(state, engine_alive=False, exit_status=event.status)
+    if state.phase in LOADING | {Phase.READY}:
+        how = f"exit status {event.status}" if event.status >= 0 else f"signal {-event.status}"
+        when = "while it was serving" if state.ready_at is not None else f"in {state.phase}"
+        advice = "See the engine's last lines in the journal."
+        seen = state.dying or Cause("engine-died", summary=f"the engine ended {when} ({how})", advice=advice)
+        return fail(state, verdict(state, replace(seen, phase=str(state.phase))), now)
+    if state.stop_step is StopStep.INCIDENT:
+        return state, ()
+    if state.phase in {Phase.DRAINING, Phase.STOPPING} and state.stop_step is not StopStep.SWEEP:
+        return _kill(state, now)
+    return state, ()
+
+
+def stop_requested(state: State, event: StopRequested, now: float) -> Result:
+    """SIGTERM or SIGINT: the first one ends in order, a second one at once."""
+    if state.stop_by or state.fault is not None:
+        if state.stop_step in {StopStep.SWEEP, StopStep.NONE}:
+            return state, ()
+        again = replace(state, stop_by=state.stop_by or event.by)
+        killed, effects = _kill(again, now)
+        return killed, (Log("warning", f"{event.by} again: the engine is killed now"), *effects)
+    if state.phase in LOADING and now >= state.evidence.timeout_at - 0.5:
+        cause = Cause(
+            "load-stalled",
+            summary=f"systemd's start timeout ran out in {state.phase}",
+            advice="Raise the budgets in [stall], or TimeoutStartSec.",
+            phase=str(state.phase),
+        )
+        return fail(state, cause, now)
+    state = replace(state, stop_by=event.by)
+    if state.phase in LOADING:
+        return _terminate(state.enter(Phase.STOPPING, now), now, (NotifyStopping(),))
+    policy = state.policy
+    if policy.grace_s > 0:
+        state = replace(state.enter(Phase.DRAINING, now, now + policy.grace_s), stop_step=StopStep.GRACE)
+        return state, (Log("info", f"not ready any more; draining begins in {policy.grace_s:.0f} s"),)
+    return _drain(state, now)
+
+
+def _drain(state: State, now: float) -> Result:
+    policy = state.policy
+    begin: tuple[Effect, ...] = (NotifyStopping(), NotifyExtend(policy.drain_s + EXTEND_STOP_S))
+    if policy.drain_s <= 0 or (not policy.engine_drains and _idle(state)):
+        return _terminate(state.enter(Phase.STOPPING, now), now, begin)
+    state = replace(state.enter(Phase.DRAINING, now, now + policy.drain_s), stop_step=StopStep.DRAIN)
+    if policy.engine_drains:
+        # vLLM finishes what runs and answers new requests with 500 meanwhile (F3.2).
+        return replace(state, deadline=now + policy.drain_s + TERM_AGAIN_S), (*begin, Terminate())
+    return state, begin
+
+
+def _idle(state: State) -> bool:
+    counted = state.life.counted if state.life is not None else None
+    return counted is not None and not counted.running and not counted.waiting
+
+
+def drained(state: State, before: Counted | None, event: Counted, now: float) -> Result:
+    """Counters while draining: progress extends the stop, an idle engine ends the drain."""
+    if state.stop_step is not StopStep.DRAIN:
+        return state, ()
+    if not state.policy.engine_drains and not event.running and not event.waiting:
+        return _terminate(state.enter(Phase.STOPPING, now), now, ())
+    if before is not None and before != event:
+        left = max((state.deadline or now) - now, 0.0)
+        return state, (NotifyExtend(left + EXTEND_STOP_S),)
+    return state, ()
+
+
+def _terminate(state: State, now: float, before: tuple[Effect, ...]) -> Result:
+    if not state.engine_alive:
+        killed, effects = _kill(state, now)
+        return killed, (*before, *effects)
+    state = replace(state, stop_step=StopStep.TERM, deadline=now + TERM_AGAIN_S)
+    return state, (*before, NotifyExtend(state.policy.stop_wait_s + EXTEND_STOP_S), Terminate())
+
+
+def _kill(state: State, now: float) -> Result:
+    state = state.enter(Phase.STOPPING, now, now + SWEEP_S)
+    return replace(state, stop_step=StopStep.SWEEP), (NotifyExtend(SWEEP_S + EXTEND_STOP_S), KillEngine(), Sweep())
+
+
+def incident_saved(state: State, now: float) -> Result:
+    """The incident lies on disk; the engine can go."""
+    if state.stop_step is not StopStep.INCIDENT:
+        return state, ()
+    if state.engine_pid is None:
+        return _finish(state, now)
+    return _kill(state, now)
+
+
+def swept(state: State, event: Swept, now: float) -> Result:
+    """A look at what is left."""
+    if state.stop_step is not StopStep.SWEEP:
+        return state, ()
+    state = replace(state, survivors=event.alive)
+    if not event.alive and not event.gpu_bytes:
+        return _finish(state, now)
+    if state.deadline is not None and now >= state.deadline:
+        left = "; ".join(event.alive) or f"{event.gpu_bytes} bytes of GPU memory"
+        note = Log("error", f"still there {SWEEP_S:.0f} s after SIGKILL, a reboot is needed: {left}")
+        finished, effects = _finish(state, now)
+        return finished, (note, *effects)
+    return state, (KillEngine(), Sweep())
+
+
+def tick(state: State, now: float) -> Result:
+    """Time passed while ending."""
+    if state.deadline is None or now < state.deadline:
+        return state, ()
+    match state.stop_step:
+        case StopStep.GRACE:
+            return _drain(state, now)
+        case StopStep.DRAIN:
+            if state.policy.engine_drains:
+                return _kill(state, now)
+            return _terminate(state.enter(Phase.STOPPING, now), now, ())
+        case StopStep.TERM:
+            wait = max(state.policy.stop_wait_s - TERM_AGAIN_S, 1.0)
+            state = replace(state, stop_step=StopStep.TERM_AGAIN, deadline=now + wait)
+            return state, (Terminate(),)
+        case StopStep.TERM_AGAIN:
+            return _kill(state, now)
+        case StopStep.INCIDENT:
+            return incident_saved(state, now)
+        case StopStep.SWEEP:
+            return swept(state, Swept(alive=state.survivors or ("unknown",)), now)
+        case StopStep.NONE:
+            return state, ()
+
+
+def _finish(state: State, now: float) -> Result:
+    fault = state.fault
+    if fault is None:
+        state = state.enter(Phase.STOPPED, now)
+        return state, (Exit(ExitCode.OK, "stopped", f"stopped on request ({state.stop_by})"),)
+    code = exit_code(fault.cause_class)
+    policy = state.policy
+    sentence = fault.sentence()
+    if code is ExitCode.TRANSIENT and policy.attempt >= policy.max_attempts:
+        code = ExitCode.GAVE_UP
+        sentence = f"gave up after attempt {policy.attempt} of {policy.max_attempts}: {sentence}"
+    return state.enter(Phase.FAILED, now), (Exit(code, "failed", sentence, fault),)
+
+
+__all__ = [
+    "SERVING",
+    "drained",
+    "engine_exited",
+    "fail",
+    "incident_saved",
+    "stop_requested",
+    "swept",
+    "tick",
+    "verdict",
+]

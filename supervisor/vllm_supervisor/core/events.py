@@ -1,0 +1,206 @@
+"""What can happen. Adapters put these into the one queue; `step` answers each of them in every phase.
+
+Events are values: `run --record FILE` writes them, and `replay FILE` runs them through `step` again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from .causes import Cause
+from .facts import Fact
+
+
+class Role(StrEnum):
+    """What an engine process is (F3.1)."""
+
+    API_SERVER = "api-server"
+    ENGINE_CORE = "engine-core"
+    WORKER = "worker"
+    COMPILER = "compiler"
+    OTHER = "other"
+
+
+class ProbeOutcome(StrEnum):
+    """How far a probe of the engine came."""
+
+    REFUSED = "refused"
+    UNHEALTHY = "unhealthy"
+    STRANGER = "stranger"
+    HEALTHY = "healthy"
+    WRONG_MODEL = "wrong-model"
+    NO_ANSWER = "no-answer"
+    ANSWERED = "answered"
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The loop runs; the first event of every start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: a deadline or the next second."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightDone:
+    """The check has finished: the first refusal, if any, and the warnings."""
+
+    refusal: Cause | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The engine's main process runs."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    """The engine's command could not be executed."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The engine printed; only recognised facts travel, not the text."""
+
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A sample of what the engine's processes did; totals since launch, None where unknown.
+
+    Bytes and seconds. `worker_cpu_s` is the CPU time of the least busy worker.
+    """
+
+    read_bytes: int | None = None
+    resident_bytes: int | None = None
+    gpu_bytes: int | None = None
+    cache_files: int | None = None
+    compiler_cpu_s: float | None = None
+    worker_cpu_s: float | None = None
+    gpu_power_watts: float | None = None
+    gpu_power_limit_watts: float | None = None
+    gpu_utilization: float | None = None
+    connections: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A probe has come back."""
+
+    outcome: ProbeOutcome
+    full: bool = False
+    detail: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessDied:
+    """A process of the engine other than its main one is gone."""
+
+    pid: int
+    role: Role
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineExited:
+    """The engine's main process is gone; negative status is the number of the signal."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Faulted:
+    """Something outside the engine's output proves a fault: Xid, NVML, the kernel's OOM killer."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """SIGTERM or SIGINT came; a second one means: now."""
+
+    by: str = "SIGTERM"
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadRequested:
+    """SIGHUP came, or `vllm-supervisor reload`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The engine's own counters, read from its /metrics; None where it does not show them."""
+
+    generation_tokens: float | None = None
+    prompt_tokens: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    iterations: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryDone:
+    """The one-token request of ours has ended."""
+
+    answered: bool
+    seconds: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeDone:
+    """The question with a known answer has been asked."""
+
+    passed: bool
+    verdict: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentSaved:
+    """What is known of the failure lies on disk (or could not be written: `path` is empty)."""
+
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What is left of the engine after a kill: descriptions of processes, and bytes on GPUs."""
+
+    alive: tuple[str, ...] = ()
+    gpu_bytes: int = 0
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+Event = (
+    Begin
+    | Tick
+    | PreflightDone
+    | Launched
+    | LaunchFailed
+    | Output
+    | Activity
+    | Probed
+    | ProcessDied
+    | EngineExited
+    | Faulted
+    | StopRequested
+    | ReloadRequested
+    | Counted
+    | CanaryDone
+    | SmokeDone
+    | IncidentSaved
+    | Swept
+)

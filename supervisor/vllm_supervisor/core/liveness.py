@@ -1,0 +1,166 @@
+"""Whether a ready engine lives: judged by progress, never by /health.
+
+Measured (F2.1, F3.3): with a stopped worker or engine core /health stays 200, and a request that
+came after the hang never shows in the gauges. So proof of life is something that moves: token
+counters, iterations, KV usage, running or waiting requests, power well above idle, an answered
+canary. A full queue or a prefill of minutes moves something; a hang moves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .events import Activity, CanaryDone, Counted
+
+if TYPE_CHECKING:
+    from .policy import Policy
+
+QUIET_S = 10.0
+"""With work to do and nothing moving for so long, a canary is sent."""
+
+CONNECTION_CANARY_S = 30.0
+"""An open connection alone asks for a canary no more often than this."""
+
+BUSY_POWER = 0.3
+"""Share of the power limit that counts as well above idle. An H200 (700 W) idles at 100-120 W, a
+dead-locked worker drew 122 W, matrix work 690 W; cards of 600 W dead-locked at about 140 W."""
+
+BUSY_CPU = 0.5
+"""Without a GPU: share of a core that the least busy worker must use to count as computing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What is known of a ready engine's progress. Times are monotonic seconds.
+
+    Attributes:
+        proof_at: When something last proved life.
+        proof: What it was, in words.
+        work: There is, or may be, something to do.
+        canary_sent: When the canary that is under way was sent; None when none is.
+        canary_last: When the last canary was sent or answered.
+        canary_seconds: How long the last answered canary took.
+        canary_failures: Canaries that failed or were not answered.
+        hung: The engine has been called hung (`liveness.mode = "report"` goes on).
+    """
+
+    proof_at: float
+    proof: str = "ready"
+    work: bool = False
+    only_connections: bool = False
+    counted: Counted | None = None
+    counted_at: float | None = None
+    activity: Activity | None = None
+    activity_at: float | None = None
+    canary_sent: float | None = None
+    canary_last: float = 0.0
+    canary_seconds: float | None = None
+    canary_failures: int = 0
+    hung: bool = False
+
+    def proved(self, now: float, what: str) -> Life:
+        """The same engine, seen alive at `now`."""
+        return replace(self, proof_at=now, proof=what, hung=False)
+
+
+_MOVING = {
+    "generation_tokens": "tokens are generated",
+    "prompt_tokens": "prompts are read",
+    "iterations": "the engine steps",
+    "kv_usage": "the KV cache changes",
+    "running": "running requests change",
+    "waiting": "waiting requests change",
+}
+
+
+def on_counted(life: Life, event: Counted, now: float) -> Life:
+    """Take a reading of the engine's counters in."""
+    seen = life.counted
+    readable = event.generation_tokens is not None or event.running is not None
+    if not readable:
+        return replace(life, work=True, only_connections=False)
+    moved = ""
+    if seen is not None:
+        for name, what in _MOVING.items():
+            if getattr(event, name) != getattr(seen, name):
+                moved = what
+                break
+    work = bool((event.running or 0) > 0 or (event.waiting or 0) > 0)
+    connected = life.activity is not None and bool(life.activity.connections)
+    life = replace(
+        life,
+        counted=event,
+        counted_at=now,
+        work=work or connected,
+        only_connections=connected and not work,
+    )
+    return life.proved(now, moved) if moved else life
+
+
+def on_activity(life: Life, event: Activity, policy: Policy, now: float) -> Life:
+    """Take a sample of the engine's processes and GPUs in."""
+    before, before_at = life.activity, life.activity_at
+    life = replace(life, activity=event, activity_at=now)
+    if event.connections and not life.work:
+        life = replace(life, work=True, only_connections=True)
+    if policy.accelerated:
+        if event.gpu_power_watts is None or not event.gpu_power_limit_watts:
+            return life
+        if event.gpu_power_watts >= BUSY_POWER * event.gpu_power_limit_watts:
+            return life.proved(now, f"every GPU draws {event.gpu_power_watts:.0f} W or more")
+        return life
+    if before is None or before_at is None or before.worker_cpu_s is None or event.worker_cpu_s is None:
+        return life
+    elapsed = now - before_at
+    if elapsed > 0 and event.worker_cpu_s - before.worker_cpu_s >= BUSY_CPU * elapsed:
+        return life.proved(now, "every worker computes")
+    return life
+
+
+def on_canary(life: Life, event: CanaryDone, now: float) -> Life:
+    """Take the end of a canary in."""
+    life = replace(life, canary_sent=None, canary_last=now)
+    if event.answered:
+        return replace(life.proved(now, "a canary was answered"), canary_seconds=event.seconds)
+    return replace(life, canary_failures=life.canary_failures + 1)
+
+
+def wants_canary(life: Life, policy: Policy, now: float) -> bool:
+    """Whether a one-token request should be sent now."""
+    if policy.liveness == "off" or life.canary_sent is not None:
+        return False
+    since = now - max(life.canary_last, 0.0)
+    if life.work and now - life.proof_at >= QUIET_S:
+        return since >= (CONNECTION_CANARY_S if life.only_connections else QUIET_S / 2)
+    return since >= policy.canary_every_s
+
+
+def hang(life: Life, policy: Policy, now: float) -> str | None:
+    """The sentence that names a hang, or None.
+
+    Hung means: no proof of life for `hang_after_s`, and a canary that had most of that time to
+    answer and did not.
+    """
+    if policy.liveness == "off" or life.hung:
+        return None
+    quiet = now - life.proof_at
+    if quiet < policy.hang_after_s:
+        return None
+    tried = life.canary_sent if life.canary_sent is not None else None
+    if tried is None:
+        # A canary that failed at once (HTTP 500, reset) is an answer of a kind; the next one decides.
+        return None
+    if now - tried < max(policy.hang_after_s - QUIET_S - 2.0, QUIET_S / 2):
+        return None
+    return _sentence(life, quiet)
+
+
+def _sentence(life: Life, quiet: float) -> str:
+    parts = [f"nothing has moved for {quiet:.0f} s and a one-token request is not answered"]
+    activity = life.activity
+    if activity is not None and activity.gpu_utilization is not None and activity.gpu_power_watts is not None:
+        parts.append(f"GPU utilisation {activity.gpu_utilization:.0%} at {activity.gpu_power_watts:.0f} W")
+    if life.counted is not None and life.counted.running:
+        parts.append(f"{life.counted.running:.0f} requests running")
+    return ", ".join(parts)

@@ -1,0 +1,91 @@
+"""Which processes are ours: children and their descendants, our unit's cgroup, our start id. Nothing weaker.
+
+A process of the same user, the same program, even the same arguments is a stranger unless one of
+these three holds (design 10).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .events import Role
+
+START_ID = "VSUP_START_ID"
+"""The variable that marks the processes of one start. SPT_NOENV=1 beside it keeps setproctitle from
+wiping /proc/PID/environ (vLLM retitles its processes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A process as /proc shows it. `start_id` is None where the environment cannot be read."""
+
+    pid: int
+    ppid: int
+    name: str
+    command: str = ""
+    cgroup: str = ""
+    start_id: str | None = None
+    zombie: bool = False
+
+
+def owned(processes: tuple[Seen, ...], *, self_pid: int, start_id: str, unit_cgroup: str) -> tuple[Seen, ...]:
+    """The processes that belong to the engine of this start.
+
+    Args:
+        processes: Every process that could be seen.
+        self_pid: Our own pid; we are a subreaper, so orphans of the engine become our children.
+        start_id: The mark of this start.
+        unit_cgroup: The cgroup of our own unit; empty in the foreground, where the cgroup is a
+            login session's and holds other things.
+    """
+    by_pid = {process.pid: process for process in processes}
+
+    def ours(process: Seen) -> bool:
+        if process.pid == self_pid:
+            return False
+        if process.start_id == start_id:
+            return True
+        if unit_cgroup and (process.cgroup == unit_cgroup or process.cgroup.startswith(unit_cgroup + "/")):
+            return True
+        seen = {process.pid}
+        parent = by_pid.get(process.ppid)
+        while parent is not None and parent.pid not in seen:
+            if parent.pid == self_pid:
+                return True
+            seen.add(parent.pid)
+            parent = by_pid.get(parent.ppid)
+        return process.ppid == self_pid
+
+    return tuple(process for process in processes if ours(process))
+
+
+_COMPILER = re.compile(r"\b(nvcc|cicc|ptxas|cudafe\+\+|gcc|g\+\+|cc1|cc1plus|clang|ld|ninja)\b")
+
+
+def role_of(process: Seen, main_pid: int | None) -> Role:
+    """What part of the engine a process is, by its title (F3.1); the main process is the API server."""
+    if process.pid == main_pid:
+        return Role.API_SERVER
+    title = process.command or process.name
+    if "::EngineCor" in title or "::EngineCor" in process.name:
+        return Role.ENGINE_CORE
+    if "::Worker" in title or "::Worker" in process.name:
+        return Role.WORKER
+    if "::APIServer" in title or "::APIServer" in process.name:
+        return Role.API_SERVER
+    if _COMPILER.search(process.name) or "compile_worker" in title:
+        return Role.COMPILER
+    return Role.OTHER
+
+
+def unit_cgroup(line: str) -> str:
+    """The cgroup path of our own unit from a line of /proc/self/cgroup; empty outside a service.
+
+    Only a `.service` counts: a session's or user's slice holds processes that are not ours.
+    """
+    path = line.rsplit(":", 1)[-1].strip()
+    for part in path.split("/"):
+        if part.endswith(".service") and not part.startswith("user@"):
+            return path[: path.index(part) + len(part)]
+    return ""

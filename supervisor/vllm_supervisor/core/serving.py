@@ -1,0 +1,102 @@
+"""Decisions after READY: liveness, canaries, the smoke test, a reload."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from . import ending, liveness, loading
+from .causes import Cause
+from .effects import Canary, Effect, Log, NotifyReady, ReadCounters, RecordReady, Reload, Smoke
+from .events import Activity, CanaryDone, Counted, SmokeDone
+from .phases import LOADING, SERVING, Phase
+from .state import State
+from .words import duration
+
+Result = tuple[State, tuple[Effect, ...]]
+
+HUNG_ADVICE = "The engine is restarted; stacks and GPU state are kept in the incident."
+
+
+def become_ready(state: State, now: float) -> Result:
+    """All gates are open: tell systemd, the history and the operator."""
+    life = liveness.Life(proof_at=now, canary_last=now)
+    state = replace(state.enter(Phase.READY, now), ready_at=now, life=life, watchdog_at=now)
+    took = duration(now - state.started)
+    effects: list[Effect] = [NotifyReady(), RecordReady(), ReadCounters(), Log("info", f"ready after {took}")]
+    if state.policy.smoke == "report":
+        effects.append(Smoke())
+    return state, tuple(effects)
+
+
+def counted(state: State, event: Counted, now: float) -> Result:
+    """The engine's counters were read."""
+    if state.life is None or state.phase not in SERVING:
+        return state, ()
+    before = state.life.counted
+    state = replace(state, life=liveness.on_counted(state.life, event, now))
+    if state.phase is Phase.DRAINING:
+        return ending.drained(state, before, event, now)
+    return state, ()
+
+
+def activity(state: State, event: Activity, now: float) -> Result:
+    """A sample of the engine's processes and GPUs came in."""
+    if state.life is None:
+        return state, ()
+    state = replace(state, activity=event)
+    return replace(state, life=liveness.on_activity(state.life or liveness.Life(now), event, state.policy, now)), ()
+
+
+def canary_done(state: State, event: CanaryDone, now: float) -> Result:
+    """The canary was answered, or it failed."""
+    if state.life is None:
+        return state, ()
+    was_hung = state.life.hung
+    state = replace(state, life=liveness.on_canary(state.life, event, now))
+    if was_hung and event.answered:
+        return state, (Log("warning", f"the engine answers again after {event.seconds:.1f} s"),)
+    if not event.answered:
+        return state, (Log("warning", f"a one-token request failed: {event.detail}"),)
+    return state, ()
+
+
+def smoke_done(state: State, event: SmokeDone, now: float) -> Result:
+    """The question with a known answer was asked."""
+    state = replace(state, smoke=(event.passed, event.verdict, event.seconds))
+    note = Log("info" if event.passed else "error", f"smoke test: {event.verdict} ({event.seconds:.1f} s)")
+    if state.phase in LOADING and state.policy.smoke == "require":
+        if event.passed:
+            after, effects = loading.smoke_passed(state, now)
+            return after, (note, *effects)
+        advice = "Look at the answer in the incident: a model without its tokenizer starts and answers nonsense."
+        cause = Cause("smoke-failed", summary=event.verdict, advice=advice, phase=state.phase)
+        after, effects = ending.fail(state, cause, now)
+        return after, (note, *effects)
+    return state, (note,)
+
+
+def reload(state: State) -> Result:
+    """A reload was asked for: only a ready engine can be carried over."""
+    if state.phase is Phase.READY:
+        return state, (Reload(),)
+    return state, (Log("warning", f"reload refused: the engine is {state.phase}, not ready"),)
+
+
+def tick(state: State, now: float) -> Result:
+    """Time passed while the engine serves."""
+    if state.dying is not None:
+        if state.deadline is not None and now >= state.deadline:
+            return ending.fail(state, ending.verdict(state, state.dying), now)
+        return state, ()
+    life = state.life
+    if life is None:
+        return state, ()
+    hung = liveness.hang(life, state.policy, now)
+    if hung is not None:
+        cause = Cause("engine-hung", summary=hung, advice=HUNG_ADVICE, phase=state.phase)
+        if state.policy.liveness == "restart":
+            return ending.fail(state, cause, now, stacks=True)
+        return replace(state, life=replace(life, hung=True)), (Log("error", cause.sentence()),)
+    if liveness.wants_canary(life, state.policy, now):
+        return replace(state, life=replace(life, canary_sent=now, canary_last=now)), (Canary(),)
+    return state, ()
