@@ -116,13 +116,13 @@ class GpuStream:
         self.pid = process.pid
         reader = asyncio.StreamReader(limit=LONGEST_LINE)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-        patience = PARTING
+        leaving = True
         try:
             why = await self._read(reader)
-            patience = float("inf")
+            leaving = False
         finally:
             transport.close()
-            await self._end(process, patience)
+            await self._end(process, leaving=leaving)
             self.pid = None
         return why or f"the GPU helper ended with {process.returncode}"
 
@@ -133,7 +133,7 @@ class GpuStream:
             try:
                 async with asyncio.timeout(limit):
                     line = await reader.readline()
-                if not line:
+                if not line.endswith(b"\n"):
                     return why
                 report = parse_report(line)
             except TimeoutError:
@@ -143,24 +143,23 @@ class GpuStream:
             limit, why = self._silent_after, report.error
             self._publish(report)
 
-    async def _end(self, process: subprocess.Popen[bytes], patience: float) -> None:
-        """Kill the helper and wait until it is reaped, but no longer than `patience` seconds."""
+    async def _end(self, process: subprocess.Popen[bytes], *, leaving: bool) -> None:
+        """Kill the helper and wait until it is reaped; only briefly if the daemon is leaving."""
         process.kill()
-        dead = asyncio.Event()
-        loop = asyncio.get_running_loop()
         try:
             watch = os.pidfd_open(process.pid)
         except ProcessLookupError:
             process.poll()
             return
+        dead = asyncio.Event()
+        loop = asyncio.get_running_loop()
         loop.add_reader(watch, dead.set)
         try:
-            for limit in (min(PARTING, patience), patience - PARTING):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(dead.wait(), None if limit == float("inf") else limit)
-                if dead.is_set() or patience <= PARTING:
-                    break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(dead.wait(), PARTING)
+            if not dead.is_set() and not leaving:
                 self._fail(f"the GPU helper (pid {process.pid}) is stuck in the driver and cannot be killed")
+                await dead.wait()
         finally:
             loop.remove_reader(watch)
             os.close(watch)
