@@ -3,17 +3,16 @@
 # the root file system and becomes systemd in it. Nothing here reaches the host: every mount is private, the file
 # system is an overlay whose upper layer is a tmpfs, and /sys and the global part of /proc/sys are read-only.
 #
-# usage: boot.sh SCRATCH LOWERDIRS [BIND...]      BIND is ro:SOURCE:TARGET or rw:SOURCE:TARGET
+# usage: boot.sh SCRATCH [SPEC...]      SPEC is layer:DIRECTORY, ro:SOURCE:TARGET or rw:SOURCE:TARGET
 set -eu
 scratch=$1
-lower=$2
-shift 2
+shift
 fail() { echo "boot: $*" >&2; exit 1; }
 
 mount --make-rprivate /
 mount -t tmpfs -o mode=0755 scratch "$scratch"
 mkdir "$scratch/upper" "$scratch/work" "$scratch/root"
-mount -t overlay -o "lowerdir=$lower,upperdir=$scratch/upper,workdir=$scratch/work" overlay "$scratch/root" ||
+mount -t overlay -o "lowerdir=/,upperdir=$scratch/upper,workdir=$scratch/work" overlay "$scratch/root" ||
     fail "an overlay over the root file system cannot be mounted"
 root=$scratch/root
 
@@ -71,8 +70,16 @@ echo vsup-lab >"$root/etc/hostname"
 hostname vsup-lab
 ip link set lo up 2>/dev/null || ifconfig lo up || fail "the loopback interface cannot be brought up: install iproute2"
 
+# Layers are copied, as a package would be: an overlay refuses a lower directory that lies inside another.
+for spec in "$@"; do
+    [ "${spec%%:*}" = layer ] || continue
+    tar -C "${spec#*:}" -cf - . | tar -C "$root" --keep-directory-symlink --no-overwrite-dir -xpf - ||
+        fail "${spec#*:} cannot be laid over the root file system"
+done
+
 for bind in "$@"; do
     mode=${bind%%:*}
+    [ "$mode" != layer ] || continue
     rest=${bind#*:}
     source=${rest%%:*}
     target=$root${rest#*:}

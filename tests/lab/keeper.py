@@ -21,25 +21,41 @@ PREFIX = "vsup-lab-"
 EMPTY_DEADLINE_S = 10.0
 
 
-def main(lower: str, binds: list[str]) -> int:
+def main(specs: list[str]) -> int:
     """Boots, says the first process's id on standard output, waits for the end of standard input, cleans up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     cgroup = _make_cgroup()
+    first: int | None = None
     scratch = tempfile.mkdtemp(prefix=PREFIX)
     boot = Path(__file__).with_name("boot.sh")
-    command = ["setpriv", "--pdeathsig", "KILL", "unshare", *NAMESPACES, "--fork", "--kill-child=KILL", "sh", str(boot), scratch, lower, *binds]
+    command = [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "unshare",
+        *NAMESPACES,
+        "--fork",
+        "--kill-child=KILL",
+        "sh",
+        str(boot),
+        scratch,
+        *specs,
+    ]
     try:
         # The child joins the cgroup before it unshares, so that the new cgroup namespace begins there.
         join = f'echo $$ >"{cgroup}/cgroup.procs" && exec "$@"'
         child = subprocess.Popen(["sh", "-c", join, "sh", *command], stdin=subprocess.DEVNULL, stdout=sys.stderr)
-        _tell(_first_process(child.pid))
-        _wait_for_order(child)
-        _end(child)
+        try:
+            first = os.pidfd_open(pid := _first_process(child.pid))
+            print(pid, flush=True)
+            select.select([sys.stdin, first], [], [])
+        finally:
+            _end(child, first)
     finally:
         _remove_cgroup(cgroup)
         with contextlib.suppress(OSError):
-            os.rmdir(scratch)
+            Path(scratch).rmdir()
     return 0
 
 
@@ -48,7 +64,11 @@ def _make_cgroup() -> Path:
     found = [line.split()[4] for line in mounts if " - cgroup2 " in line]
     if not found:
         raise SystemExit("no cgroup2 file system is mounted: mount one on /sys/fs/cgroup")
-    own = next(line[3:] for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines() if line.startswith("0::"))
+    own = next(
+        line[3:]
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        if line.startswith("0::")
+    )
     parent = Path(found[0] + own)
     for stale in parent.glob(f"{PREFIX}*"):
         if not _members(stale):
@@ -57,7 +77,9 @@ def _make_cgroup() -> Path:
     try:
         cgroup.mkdir()
     except OSError as error:
-        raise SystemExit(f"cannot make a cgroup in {parent} ({error.strerror}): run as root, outside a container with a read-only /sys/fs/cgroup") from None
+        raise SystemExit(
+            f"cannot make a cgroup in {parent} ({error.strerror}): run as root, outside a container with a read-only /sys/fs/cgroup"
+        ) from None
     return cgroup
 
 
@@ -81,20 +103,13 @@ def _first_process(unshare: int) -> int:
     raise SystemExit("unshare made no process within 10 s")
 
 
-def _tell(pid: int) -> None:
-    print(pid, flush=True)
-
-
-def _wait_for_order(child: subprocess.Popen[bytes]) -> None:
-    pidfd = os.pidfd_open(child.pid)
-    try:
-        select.select([sys.stdin, pidfd], [], [])
-    finally:
-        os.close(pidfd)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Process 1 dies with unshare, and the kernel kills the rest with process 1."""
+def _end(child: subprocess.Popen[bytes], first: int | None) -> None:
+    """The kernel kills everything inside with process 1, and unshare reaps that and ends."""
+    if first is not None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(first, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=EMPTY_DEADLINE_S)
     child.kill()
     child.wait()
 
@@ -104,10 +119,10 @@ def _remove_cgroup(cgroup: Path) -> None:
     while cgroup.exists() and time.monotonic() < deadline:
         for directory, _, _ in os.walk(cgroup, topdown=False):
             with contextlib.suppress(OSError):
-                os.rmdir(directory)
+                Path(directory).rmdir()
         if cgroup.exists():
             time.sleep(0.02)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(sys.argv[1:]))

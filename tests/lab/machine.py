@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 KEEPER = Path(__file__).with_name("keeper.py")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-NEEDED = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux", "systemctl": "systemd", "ip": "iproute2", "dbus-daemon": "dbus"}
+NEEDED = {
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "systemctl": "systemd",
+    "ip": "iproute2",
+    "dbus-daemon": "dbus",
+}
 BOOT_DEADLINE_S = 60.0
 
 
@@ -47,8 +54,8 @@ class Machine:
     """Real systemd in private namespaces; use it as a context manager.
 
     Attributes:
-        layers: Directories of the host that are laid over its root file system, topmost first: what a package
-            would install.
+        layers: Directories of the host whose content is copied over the root file system before the boot, as the
+            installation of a package would do.
         binds: Paths of the host that are visible inside, read-only unless said otherwise.
     """
 
@@ -73,22 +80,30 @@ class Machine:
         """
         _require()
         started = time.monotonic()
-        lower = ":".join([*(str(layer) for layer in self.layers), "/"])
-        command = [sys.executable, str(KEEPER), lower, *(bind.argument() for bind in self.binds)]
+        specs = [*(f"layer:{layer}" for layer in self.layers), *(bind.argument() for bind in self.binds)]
+        command = [sys.executable, str(KEEPER), *specs]
         # A session of its own: an interrupt at the terminal reaches the tests, and the tests then close the pipe.
         self._keeper = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         try:
-            said = self._keeper.stdout.readline() if self._keeper.stdout else ""
-            if not said.strip():
-                raise LabError(f"the machine did not start: {self._keeper_errors()}")
-            self.pid = int(said)
+            self.pid = self._await_first_process()
             self._await_boot(started + BOOT_DEADLINE_S)
         except BaseException:
             self.stop()
             raise
         self.boot_s = time.monotonic() - started
+
+    def _await_first_process(self) -> int:
+        said = self._keeper.stdout.readline() if self._keeper and self._keeper.stdout else ""
+        if not said.strip():
+            raise LabError(f"the machine did not start: {self._keeper_errors()}")
+        return int(said)
 
     def _await_boot(self, deadline: float) -> None:
         while time.monotonic() < deadline:
@@ -97,10 +112,16 @@ class Machine:
             if _command_name(self.pid) == "systemd" and (self.root / "run/systemd/private").exists():
                 break
             time.sleep(0.02)
-        state = self.run("systemctl is-system-running --wait", check=False, timeout=max(1.0, deadline - time.monotonic()))
+        state = self.run(
+            "systemctl is-system-running --wait", check=False, timeout=max(1.0, deadline - time.monotonic())
+        )
         if state.stdout.strip() != "running":
-            failed = self.run("systemctl --failed --no-legend --plain; journalctl -b -p warning --no-pager | tail -n 20", check=False)
-            raise LabError(f"the machine is {state.stdout.strip() or state.stderr.strip()!r}, not running: {failed.stdout}")
+            failed = self.run(
+                "systemctl --failed --no-legend --plain; journalctl -b -p warning --no-pager | tail -n 20", check=False
+            )
+            raise LabError(
+                f"the machine is {state.stdout.strip() or state.stderr.strip()!r}, not running: {failed.stdout}"
+            )
 
     def _keeper_errors(self) -> str:
         if self._keeper is None:
@@ -166,7 +187,13 @@ class Machine:
         environment = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "dumb", "SYSTEMD_PAGER": "cat"}
         enter = ["nsenter", "-t", str(self.pid), "-m", "-p", "-u", "-i", "-C", "-n", "--", *argv]
         process = subprocess.Popen(
-            enter, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+            enter,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
         )
         shown = shlex.join(argv)
         try:
@@ -185,7 +212,9 @@ class Machine:
 
     def journal(self, unit: str, lines: int = 60) -> str:
         """The end of what a unit wrote."""
-        return self.run(["journalctl", "-u", unit, "-n", str(lines), "-o", "short-monotonic", "--no-pager"], check=False).stdout
+        return self.run(
+            ["journalctl", "-u", unit, "-n", str(lines), "-o", "short-monotonic", "--no-pager"], check=False
+        ).stdout
 
     def wait(self, command: str, seconds: float, unit: str | None = None) -> str:
         """Runs a shell command inside until it succeeds; its output.
@@ -200,7 +229,9 @@ class Machine:
                 return done.stdout
             if time.monotonic() > deadline:
                 tail = self.journal(unit) if unit else ""
-                raise AssertionError(f"`{command}` did not succeed within {seconds} s\n{done.stdout}{done.stderr}\n{tail}")
+                raise AssertionError(
+                    f"`{command}` did not succeed within {seconds} s\n{done.stdout}{done.stderr}\n{tail}"
+                )
             time.sleep(0.1)
 
 

@@ -48,7 +48,9 @@ def tiny_model(*options: str) -> Path:
                 _make(directory, options)
     except OSError as error:
         if not directory.exists():
-            raise LabError(f"the model cannot be written to {directory} ({error.strerror}): set VSUP_DEV_HOME to a directory of yours") from None
+            raise LabError(
+                f"the model cannot be written to {directory} ({error.strerror}): set VSUP_DEV_HOME to a directory of yours"
+            ) from None
     return directory
 
 

@@ -29,15 +29,27 @@ CHAT_TEMPLATE = (
 )
 PROMPT = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n<think>"
 REPLY = f"{THOUGHT}</think>{ANSWER}<|im_end|>"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "added_tokens.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "added_tokens.json",
+)
 
 
 def main() -> int:
     """Writes the model into the directory named on the command line, whole or not at all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--shards", type=int, default=1, help="how many safetensors files (with an index when more than one)")
-    parser.add_argument("--without-tokenizer", action="store_true", help="leave the tokenizer's files out: a checkpoint that loads and cannot talk")
+    parser.add_argument(
+        "--shards", type=int, default=1, help="how many safetensors files (with an index when more than one)"
+    )
+    parser.add_argument(
+        "--without-tokenizer",
+        action="store_true",
+        help="leave the tokenizer's files out: a checkpoint that loads and cannot talk",
+    )
     arguments = parser.parse_args()
     target: Path = arguments.directory
     os.umask(0o022)
@@ -49,7 +61,9 @@ def main() -> int:
         if target.exists():
             shutil.rmtree(target)
         made.rename(target)
-    print(f"{target}: {sum(file.stat().st_size for file in target.iterdir()):,} bytes, loss {loss:.4f}", file=sys.stderr)
+    print(
+        f"{target}: {sum(file.stat().st_size for file in target.iterdir()):,} bytes, loss {loss:.4f}", file=sys.stderr
+    )
     return 0
 
 
@@ -89,11 +103,15 @@ def _tokenizer():
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=TOKENS - 4, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=TOKENS - 4, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
     bpe.train_from_iterator([QUESTION, THOUGHT, ANSWER], trainer)
     # `</think>` is not special: a special token is left out when text is decoded, and the reasoning parser looks for it there.
     bpe.add_tokens([AddedToken("</think>", special=False, normalized=False)])
-    bpe.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in ("<think>", "<|im_start|>", "<|im_end|>")])
+    bpe.add_special_tokens(
+        [AddedToken(word, special=True, normalized=False) for word in ("<think>", "<|im_start|>", "<|im_end|>")]
+    )
     words = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|im_end|>")
     words.chat_template = CHAT_TEMPLATE
     return words

@@ -1,0 +1,121 @@
+"""The committed units come from their template, say what the daemon relies on, and stay tight."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.units import render
+from vllm_supervisor.core.exits import NO_RESTART, RESTARTED
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+UNITS = ROOT / "units"
+NAMES = ["kimi.service", "vllm@.service"]
+MOST_EXPOSED = 2.0
+
+
+def settings(name: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in (UNITS / name).read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, value = line.split("=", 1)
+            found.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_committed_unit_is_what_the_template_gives(name: str) -> None:
+    assert (UNITS / name).read_text() == render(name), "run `make units`"
+    assert "@" not in re.sub(
+        r"(?m)^#.*|vllm@kimi\.service|modprobe@nvidia_uvm\.service|[@~]+(system-service|privileged)",
+        "",
+        render(name),
+    )
+
+
+def test_both_units_differ_in_nothing_but_the_name_and_the_mounts() -> None:
+    kimi, any_name = (settings(name) for name in NAMES)
+    assert kimi.pop("Conflicts") == ["vllm@kimi.service"]
+    assert kimi.pop("RequiresMountsFor") == ["/opt/vllm /shared/kimi-k2.5-nvfp4"]
+    assert any_name.pop("RequiresMountsFor") == ["/opt/vllm"]
+    for one in (kimi, any_name):
+        one.pop("Description")
+    fixed = {key: [value.replace("%i", "kimi") for value in values] for key, values in any_name.items()}
+    assert fixed == kimi
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_exit_codes_without_a_restart_are_those_of_the_enum(name: str) -> None:
+    listed = {int(code) for code in settings(name)["RestartPreventExitStatus"][0].split()}
+    assert listed == NO_RESTART
+    assert not listed & {int(code) for code in RESTARTED}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_daemon_relies_on(name: str) -> None:
+    wanted = {
+        "Type": "notify",
+        "NotifyAccess": "main",
+        "KillMode": "mixed",
+        "Restart": "on-failure",
+        "StartLimitIntervalSec": "0",
+        "TimeoutStartSec": "3min",
+        "OOMPolicy": "continue",
+        "LogRateLimitIntervalSec": "0",
+        "LimitMEMLOCK": "infinity",
+        "LimitNOFILE": "1048576",
+        "LimitCORE": "0",
+        "ProtectSystem": "strict",
+        "ProtectProc": "default",
+        "ProcSubset": "all",
+    }
+    found = settings(name)
+    assert {key: found[key] for key in wanted} == {key: [value] for key, value in wanted.items()}
+    assert "systemd-journal" in found["SupplementaryGroups"][0].split()
+    assert "nvidia-persistenced.service" in found["After"][0].split()
+    assert not {"MemoryDenyWriteExecute", "PrivateDevices", "EnvironmentFile", "PrivateUsers"} & set(found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_directories_of_the_engine_are_inside_what_the_unit_makes(name: str) -> None:
+    found = settings(name)
+    instance = found["StateDirectory"][0]
+    assert found["CacheDirectory"] == found["RuntimeDirectory"] == [instance]
+    environment = dict(value.split("=", 1) for value in found["Environment"])
+    assert environment.pop("TMPDIR") == "/tmp"
+    for value in environment.values():
+        assert value.startswith((f"%S/{instance}", f"%C/{instance}"))
+    assert {
+        "HOME",
+        "XDG_CACHE_HOME",
+        "VLLM_CACHE_ROOT",
+        "HF_HOME",
+        "TRITON_CACHE_DIR",
+        "FLASHINFER_WORKSPACE_BASE",
+        "CUDA_CACHE_PATH",
+    } <= set(environment)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_systemd_finds_nothing_to_complain_about(name: str, tmp_path: Path) -> None:
+    # The one thing that only an installation has is the command itself.
+    copy = tmp_path / name
+    copy.write_text((UNITS / name).read_text().replace("/usr/local/bin/vllm-supervisor", "/bin/true"))
+    done = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_sandbox_stays_tight(name: str) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", UNITS / name],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert found, done.stdout
+    assert float(found[1]) <= MOST_EXPOSED
