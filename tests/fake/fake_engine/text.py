@@ -1,0 +1,116 @@
+"""Completions and chat: one word a token, reasoning first, content after, cut at max_tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from .api import Api, dumped, failure, reply, usage, DEAD
+from .model import Request
+from .server import Answer, Asked
+
+STREAM = "text/event-stream; charset=utf-8"
+NO_KV: dict[str, Any] = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+
+
+def pieces(text: str) -> list[str]:
+    """Tokens: words with the blank before them, the final full stop by itself."""
+    return re.findall(r"\s*[^\s.]+|\s*\.", text)
+
+
+def wanted(given: dict[str, Any], default: int, natural: int) -> tuple[int, str]:
+    """How many tokens are made of `natural`, and why they end."""
+    limit = given.get("max_completion_tokens") or given.get("max_tokens") or default
+    if given.get("ignore_eos"):
+        return limit, "length"
+    return (limit, "length") if limit < natural else (natural, "stop")
+
+
+def completion(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
+    """POST /v1/completions: goes on with the answer's words for as long as it may."""
+    words = pieces(api.script.answer) or [" "]
+    tokens, reason = wanted(given, 16, 10**9)
+    prompt = given.get("prompt", "")
+    request = api.start(asked, given, max(1, len(str(prompt).split())), tokens, reason)
+    if isinstance(request, Answer):
+        return request
+    frame = api._frame("cmpl", "text_completion")
+    text = [words[index % len(words)] for index in range(tokens)]
+    if given.get("stream"):
+        return Answer(kind=STREAM, chunks=_completion_chunks(api, asked, request, frame, text))
+    if bad := api.ended_badly(asked, request):
+        return bad
+    choice = {"index": 0, "text": "".join(text[: request.made]), "logprobs": None, "finish_reason": request.finished,
+              "stop_reason": None, "token_ids": None, "prompt_logprobs": None, "prompt_token_ids": None,
+              "routed_experts": None}  # fmt: skip
+    return reply({**frame, "choices": [choice], "service_tier": None, "system_fingerprint": None,
+                  "usage": usage(request.prompt, request.made), **NO_KV})  # fmt: skip
+
+
+def _completion_chunks(api: Api, asked: Asked, request: Request, frame: dict[str, Any], text: list[str]) -> Iterator[bytes]:
+    sent = 0
+    for made in api.follow(asked, request):
+        last = request.finished if request.finished and made == request.made else None
+        choice = {"index": 0, "text": "".join(text[sent:made]), "logprobs": None, "finish_reason": last, "stop_reason": None, "token_ids": None}
+        yield _event({**frame, "choices": [choice]})
+        sent = made
+    yield from _farewell(request)
+
+
+def chat(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
+    """POST /v1/chat/completions; without --reasoning-parser the thought is part of the content."""
+    messages = given.get("messages")
+    if not messages:
+        return failure("1 validation error:\n  {'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}", "BadRequestError", 400)
+    thought, answer = pieces(api.script.reasoning), pieces(api.script.answer)
+    split = len(thought) + 1 if thought else 0  # </think> is a token too
+    parser = api.args.has("reasoning-parser") and split
+    text = [*thought, "</think>", *answer] if thought else answer
+    tokens, reason = wanted(given, api.max_len, len(text) + 1)
+    request = api.start(asked, given, sum(len(str(each.get("content", "")).split()) + 4 for each in messages), tokens, reason)
+    if isinstance(request, Answer):
+        return request
+    text = (text * (tokens // max(len(text), 1) + 1))[:tokens] if given.get("ignore_eos") else text
+    if given.get("stream"):
+        return Answer(kind=STREAM, chunks=_chat_chunks(api, asked, request, text, split if parser else 0))
+    if bad := api.ended_badly(asked, request):
+        return bad
+    made = text[: request.made]
+    message = {"role": "assistant", "content": "".join(made[split:] if parser else made) or None, "refusal": None,
+               "annotations": None, "audio": None, "function_call": None,
+               "reasoning": "".join(made[: split - 1]) if parser else None}  # fmt: skip
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": request.finished, "stop_reason": None,
+              "token_ids": None, "routed_experts": None}  # fmt: skip
+    return reply({**api._frame("chatcmpl", "chat.completion"), "choices": [choice], "service_tier": None,
+                  "system_fingerprint": None, "usage": usage(request.prompt, request.made), "prompt_logprobs": None,
+                  "prompt_token_ids": None, "prompt_text": None, **NO_KV})  # fmt: skip
+
+
+def _chat_chunks(api: Api, asked: Asked, request: Request, text: list[str], split: int) -> Iterator[bytes]:
+    frame = api._frame("chatcmpl", "chat.completion.chunk")
+
+    def chunk(delta: dict[str, Any], last: str | None) -> bytes:
+        return _event({**frame, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": last, "token_ids": None}]})
+
+    yield chunk({"role": "assistant", "content": ""}, None)
+    sent = 0
+    for made in api.follow(asked, request):
+        last = request.finished if request.finished and made == request.made else None
+        thought, content = text[sent : min(made, split - 1)], text[max(sent, split) : made]
+        if split and thought and content:
+            yield chunk({"reasoning": "".join(thought)}, None)
+            thought = []
+        yield chunk({"reasoning": "".join(thought)} if split and thought else {"content": "".join(content)}, last)
+        sent = made
+    yield from _farewell(request)
+
+
+def _farewell(request: Request) -> Iterator[bytes]:
+    if request.finished == "dead":
+        yield _event({"error": {"message": DEAD, "type": "InternalServerError", "param": None, "code": 500}})
+    yield b"data: [DONE]\n\n"
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + dumped(value) + b"\n\n"
