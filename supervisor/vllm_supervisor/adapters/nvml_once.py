@@ -1,0 +1,100 @@
+"""One reading of the GPUs for a command line that ends at once.
+
+NVML can hang in the driver, and a thread stuck there could never be ended. So the reading happens
+in a child process of this very module; what does not answer in time counts as no driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from vllm_supervisor.core.check.observed import GpuObservation, GpuSeen
+
+DEADLINE_S = 2.0
+
+
+def read_once(deadline_s: float = DEADLINE_S) -> GpuObservation | None:
+    """The GPUs as NVML names them now; None without a driver or without an answer in time."""
+    command = [sys.executable, "-c", "from vllm_supervisor.adapters.nvml_once import main; main()"]
+    environment = dict(os.environ)
+    # The child must find this package wherever the parent found it.
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        )
+    except OSError:
+        return None
+    try:
+        output, _ = process.communicate(timeout=deadline_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # A process stuck in the driver does not even die; it is not waited for.
+            process.communicate(timeout=0.2)
+        return None
+    return parse(output) if process.returncode == 0 else None
+
+
+def parse(output: bytes) -> GpuObservation | None:
+    """The observation out of the child's JSON; None when it is none."""
+    try:
+        document = json.loads(output)
+        gpus = tuple(
+            GpuSeen(
+                index=int(gpu["index"]),
+                uuid=str(gpu["uuid"]),
+                name=str(gpu["name"]),
+                total_bytes=int(gpu["total"]),
+                used_bytes=int(gpu["used"]),
+                compute_capability=(int(gpu["capability"][0]), int(gpu["capability"][1])),
+                processes=tuple((int(pid), int(size)) for pid, size in gpu["processes"]),
+            )
+            for gpu in document["gpus"]
+        )
+        return GpuObservation(gpus, str(document["driver"]))
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+def main() -> None:
+    """Print one reading as JSON; exit 1 without a driver."""
+    import pynvml  # noqa: PLC0415 - only the child loads the library
+
+    try:
+        pynvml.nvmlInit()
+        document = {"driver": _text(pynvml.nvmlSystemGetDriverVersion()), "gpus": list(_gpus(pynvml))}
+    except pynvml.NVMLError:
+        sys.exit(1)
+    sys.stdout.write(json.dumps(document))
+
+
+def _gpus(pynvml: Any) -> Any:
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        yield {
+            "index": index,
+            "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
+            "name": _text(pynvml.nvmlDeviceGetName(handle)),
+            "total": memory.total,
+            "used": memory.used,
+            "capability": list(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+            "processes": _processes(pynvml, handle),
+        }
+
+
+def _processes(pynvml: Any, handle: Any) -> list[list[int]]:
+    with contextlib.suppress(pynvml.NVMLError):
+        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        return [[process.pid, process.usedGpuMemory or 0] for process in running]
+    return []
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,163 @@
+"""What was observed of a machine, an engine and a checkpoint, as values.
+
+None means unknown everywhere: not found out, for want of rights, time or tools. Unknown is never
+taken for bad.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..plan.request import Measured
+from ..plan.shape import Shape
+from ..plan.weights import Tally
+
+ArgValue = str | int | float | bool | list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """The configured engine, as far as the check looks at it.
+
+    Attributes:
+        command: The engine's command without its arguments.
+        model: Directory of the checkpoint or name of the hub.
+        served_model_name: The name that clients ask for.
+        host: Address of the engine.
+        port: Port of the engine.
+        device: `cuda` or `cpu`.
+        overlay: `auto`, `off` or a path.
+        args: Long options without their dashes.
+        env: The engine's environment as far as it is configured.
+        metrics_listen: Address and port of our own page, empty when there is none.
+    """
+
+    command: tuple[str, ...]
+    model: str
+    served_model_name: str = "kimi"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    device: str = "cuda"
+    overlay: str = "auto"
+    args: dict[str, ArgValue] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    metrics_listen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSeen:
+    """One GPU: identity, memory in bytes, compute capability, and (pid, bytes) of its processes."""
+
+    index: int
+    uuid: str
+    name: str
+    total_bytes: int
+    used_bytes: int
+    compute_capability: tuple[int, int]
+    processes: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuObservation:
+    """All GPUs of the machine and the driver that answered."""
+
+    gpus: tuple[GpuSeen, ...]
+    driver_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a port or a GPU; empty fields are unknown."""
+
+    pid: int
+    name: str = ""
+    user: str = ""
+    unit: str = ""
+
+    def __str__(self) -> str:
+        known = [part for part in (self.name, f"user {self.user}" if self.user else "") if part]
+        detail = f" ({', '.join(known)})" if known else ""
+        return f"pid {self.pid}{detail}" + (f" of {self.unit}" if self.unit else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedEngine:
+    """The engine's installation.
+
+    Attributes:
+        executable: The command's program as a path; None when it was not found.
+        problem: Why it cannot be run, as one sentence; empty when it can.
+        version: The release out of its metadata; None when unknown.
+        flags: The long options that it knows, without dashes; None when unknown.
+    """
+
+    executable: str | None = None
+    problem: str = ""
+    version: str | None = None
+    flags: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedModel:
+    """The checkpoint.
+
+    Attributes:
+        path: Its directory as found.
+        problems: (reason, sentence) of all that is wrong with its files.
+        strays: Weight files that the index does not name.
+        tokenizer: Whether there are tokenizer files.
+        shape: Its architecture; None when it could not be read.
+        tally: Its weights; None when they could not be read.
+        hub: Whether it is a hub name that is not in the local cache.
+        unreadable: Files or directories that the service user may not read.
+        timed_out: The reading took too long and was given up.
+    """
+
+    path: str = ""
+    problems: tuple[tuple[str, str], ...] = ()
+    strays: tuple[str, ...] = ()
+    tokenizer: bool = True
+    shape: Shape | None = None
+    tally: Tally | None = None
+    hub: bool = False
+    unreadable: tuple[str, ...] = ()
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedHost:
+    """The machine around the engine.
+
+    Attributes:
+        port_holder: Who listens on the engine's port; None when it is free.
+        metrics_holder: Who listens on our own page's port.
+        limits: Soft limits by name: `nofile`, `memlock`; -1 is unlimited.
+        shm_bytes: Size of /dev/shm.
+        shm_free_bytes: What is free of it.
+        caches: For each cache directory the free bytes, or None where it cannot be written.
+        gpu_holders: By pid, who holds memory of a GPU.
+        pcie: Named facts of the PCIe list, see `pcie`; a missing name is unknown.
+        memory_bytes: The machine's memory.
+    """
+
+    port_holder: Holder | None = None
+    metrics_holder: Holder | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    caches: dict[str, int | None] = field(default_factory=dict)
+    gpu_holders: dict[int, Holder] = field(default_factory=dict)
+    pcie: dict[str, str] = field(default_factory=dict)
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything together; a part that was not looked at is None."""
+
+    engine: ObservedEngine | None = None
+    model: ObservedModel | None = None
+    host: ObservedHost | None = None
+    gpus: GpuObservation | None = None
+    measured: tuple[Measured, ...] = ()
