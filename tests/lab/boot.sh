@@ -94,5 +94,7 @@ pivot_root . .host
 cd /
 umount -l /.host
 rmdir /.host
+# systemd leaves this to whoever makes the container; credentials reach a service through it.
+mount --make-rshared /
 exec env -i container=vsup-lab PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LANG=C.UTF-8 \
     /lib/systemd/systemd --system --unit=multi-user.target --log-target=journal --show-status=no </dev/null

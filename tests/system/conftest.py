@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab import paths
-from lab.machine import Machine
+from lab.machine import Bind, Machine
 from lab.models import tiny_model as make_tiny_model
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
     """A booted machine that all tests of a run share: a test stops and removes what it started."""
-    with Machine() as booted:
+    home = paths.dev_home()
+    # Where it lies on a file system of its own, the overlay over the root would show an empty directory.
+    with Machine(binds=[Bind(home)] if home.exists() else []) as booted:
         yield booted
 
 
