@@ -1,0 +1,233 @@
+"""Reads one start's output line by line and says what it means, as facts.
+
+The only state in the reading of the log: the phase, the figures, the bars and the best cause so far.
+No clock and no I/O; the same lines always give the same facts.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from .causes import Cause
+from .diagnosis import Classifier
+from .facts import CauseFound, Fact, Figure, FigureName, PhaseSeen, Progress, StartupComplete
+from .lines import Line, Source, peel
+from .phases import ORDER, Phase
+from .recognise import recognise
+from .recognise_bars import Bar, bar, is_bar, is_warmup
+
+_COMPLETE = "Application startup complete."
+_RUST_READY = "OpenAI server is ready to accept requests"
+_FOREIGN_UVICORN = re.compile(r"[^\"'`]{0,120}\buvicorn(?:\.\w{1,20})*\b[^\"'`]{0,60}\bApplication startup complete\.$")
+_ACCESS = re.compile(r"\S{0,80} ?- \"[A-Z]{3,7} \S{1,2000} HTTP/\d")
+_STATS = re.compile(r"(?:Engine \d{3}: Avg prompt throughput: |\d+ Engines Aggregated: )")
+_ARGUMENTS: Final = {"port": re.compile(r"'port': (\d+)"), "tp": re.compile(r"'tensor_parallel_size': (\d+)")}
+_RANK: Final = {phase: number for number, phase in enumerate(ORDER)}
+_PRIORITIES: Final = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
+_DEFAULT_PRIORITY: Final = 6
+_ERROR_PRIORITY: Final = 3
+
+LOG_PHASES: Final[dict[Phase, str]] = {
+    phase: phase.value
+    for phase in (
+        Phase.LAUNCHING,
+        Phase.CONFIGURING,
+        Phase.CONNECTING,
+        Phase.LOADING_WEIGHTS,
+        Phase.COMPILING,
+        Phase.SIZING_KV_CACHE,
+        Phase.CAPTURING_GRAPHS,
+    )
+}
+"""The phases as a log names them; all that comes once HTTP is up is `serving`."""
+
+
+class Scanner:
+    """The reading of one engine's output.
+
+    Attributes:
+        phase: The last phase reached; None before the first line that shows one.
+        serving: HTTP is up, as far as the log shows.
+    """
+
+    __slots__ = (
+        "_bars",
+        "_classifier",
+        "_complete",
+        "_last_raw",
+        "_main",
+        "_priority",
+        "_seen",
+        "_sized",
+        "phase",
+        "serving",
+    )
+
+    def __init__(self) -> None:
+        """Start before the first line."""
+        self._last_raw: str | None = None
+        self._priority = _DEFAULT_PRIORITY
+        self._forget()
+
+    def _forget(self) -> None:
+        self.phase: Phase | None = None
+        self.serving = False
+        self._seen = Phase.LAUNCHING
+        self._classifier = Classifier()
+        self._bars: set[str] = set()
+        self._sized = False
+        self._complete = False
+        self._main: int | None = None
+
+    @property
+    def log_phase(self) -> str:
+        """The last phase reached in the words of a log (`serving` once HTTP is up)."""
+        return "serving" if self.serving else LOG_PHASES.get(self._seen, Phase.LAUNCHING.value)
+
+    @property
+    def level_of_last(self) -> int:
+        """The syslog priority (0 to 7) of the line fed last."""
+        return self._priority
+
+    def feed(self, raw_line: str, stream: str = "stdout") -> tuple[Fact, ...]:
+        """Take the next line.
+
+        Args:
+            raw_line: The line as printed; a line end does not matter.
+            stream: `stdout` or `stderr`; no fact depends on it, since logging can be turned around.
+
+        Returns:
+            What the line says, mostly nothing.
+        """
+        raw = raw_line.rstrip("\r\n")
+        line = peel(raw)
+        facts: list[Fact] = []
+        if line.source is Source.BARE and "%" in line.message:
+            if found := bar(line.message):
+                facts.extend(self._progress(found))
+            elif is_warmup(line.message):
+                facts.extend(self._enter(Phase.CAPTURING_GRAPHS if self._sized else Phase.COMPILING))
+        elif line.level != "ERROR" or line.origin == "repo_utils.py":
+            facts.extend(self._read(line))
+        if self._classifier.observe(raw, line, self.log_phase):
+            facts.append(CauseFound(self._classifier.verdict(self.log_phase)))
+        self._last_raw, self._priority = raw_line, self._rate(line)
+        return tuple(facts)
+
+    def verdict(self) -> Cause:
+        """The cause at the end of the log: `healthy`, `unknown`, or what went wrong."""
+        return self._classifier.verdict(self.log_phase)
+
+    def priority(self, raw_line: str, stream: str = "stdout") -> int:
+        """The syslog priority (0 to 7) of a line, mostly of the one fed last.
+
+        Args:
+            raw_line: The line as printed.
+            stream: `stdout` or `stderr`; a bare line on stderr is no error by itself.
+        """
+        return self._priority if raw_line is self._last_raw else self._rate(peel(raw_line))
+
+    def _rate(self, line: Line) -> int:
+        if line.level is not None:
+            return _PRIORITIES.get(line.level, _DEFAULT_PRIORITY)
+        if line.source is not Source.BARE or is_bar(line.message):
+            return _DEFAULT_PRIORITY
+        message = line.message
+        in_trace = self._classifier.trace is not None and not self._classifier.trace.ignored
+        if in_trace or message.startswith("Traceback (most recent call last):") or ": error: " in message[:40]:
+            return _ERROR_PRIORITY
+        return _DEFAULT_PRIORITY
+
+    def _read(self, line: Line) -> list[Fact]:
+        facts: list[Fact] = []
+        if self._is_complete(line):
+            self._complete = self.serving = True
+            self._classifier.started()
+            return [StartupComplete()]
+        if line.source is Source.UVICORN:
+            self.serving = self.serving or _ACCESS.match(line.message) is not None
+            return facts
+        found = recognise(line)
+        if found is None:
+            if line.source in (Source.VLLM, Source.JSON) and _STATS.match(line.message):
+                self.serving = True
+            return facts
+        if found.banner and line.pid != self._main:
+            # A journal holds several starts; the last one counts.
+            if self.serving or self._classifier.over:
+                self._forget()
+            self._main = line.pid
+        self._sized = self._sized or found.sizes_cache
+        if found.phase:
+            phase = found.phase
+            if phase is Phase.CAPTURING_GRAPHS and not self._sized:
+                phase = Phase.COMPILING
+            facts.extend(self._enter(phase))
+        if line.message.startswith("non-default args: "):
+            self._arguments(line.message)
+        if line.message.startswith(("Starting vLLM", "Available routes")):
+            self.serving = True
+        facts.extend(found.figures)
+        for figure in found.figures:
+            self._remember(figure)
+        return facts
+
+    def _enter(self, phase: Phase) -> list[Fact]:
+        """The phase of a line, unless another process is further on already."""
+        current = self.phase
+        back = current is Phase.CAPTURING_GRAPHS and phase is Phase.SIZING_KV_CACHE
+        if current is not None and _RANK[phase] < _RANK[current] and not back:
+            return []
+        self.phase = phase
+        if phase in LOG_PHASES:
+            self._seen = phase
+        return [PhaseSeen(phase)]
+
+    def _progress(self, found: Bar) -> list[Fact]:
+        """A bar's fact; a trial capture of the memory profile belongs to the profile run.
+
+        The second model runner captures once with the same bar before it knows the size of the KV
+        cache. Where the lines that tell are hidden, the second run of a bar is the real capture.
+        """
+        phase = Phase.LOADING_WEIGHTS
+        if found.capture:
+            trial = (
+                not self._sized and found.title.endswith(("(PIECEWISE)", "(FULL)")) and found.title not in self._bars
+            )
+            phase = Phase.COMPILING if trial else Phase.CAPTURING_GRAPHS
+            if found.done >= found.total:
+                self._bars.add(found.title)
+        facts = self._enter(phase)
+        return [*facts, Progress(phase, found.done, found.total, found.title)]
+
+    def _arguments(self, message: str) -> None:
+        fields = self._classifier.fields
+        fields.setdefault("port", "8000")
+        for name, regex in _ARGUMENTS.items():
+            if match := regex.search(message):
+                fields[name] = match[1]
+
+    def _remember(self, figure: Figure) -> None:
+        if figure.name is FigureName.MODEL:
+            self._classifier.fields["model"] = str(figure.value)
+
+    def _is_complete(self, line: Line) -> bool:
+        message = line.message
+        if _RUST_READY in message:
+            rust = line.source is Source.RUST or (line.source is Source.VLLM and line.origin.endswith(".rs"))
+            return rust and message.startswith(_RUST_READY)
+        if not message.endswith(_COMPLETE):
+            return False
+        match line.source:
+            case Source.UVICORN:
+                return message == _COMPLETE
+            case Source.JSON:
+                return message == _COMPLETE and line.origin.startswith("uvicorn")
+            case Source.VLLM:
+                # A logging configuration may send uvicorn's records through vLLM's formatter.
+                return message == _COMPLETE and line.origin.rsplit("/", 1)[-1] == "on.py"
+            case Source.BARE:
+                return message == _COMPLETE or _FOREIGN_UVICORN.match(message) is not None
+            case _:
+                return False
