@@ -11,7 +11,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
 
-from fake_engine import arguments, script  # noqa: E402
+from fake_engine import arguments, script
 
 
 def main(argv: list[str]) -> int:

@@ -104,7 +104,9 @@ class Api:
     def metrics(self, asked: Asked) -> Answer:
         if not self.script.metrics_frozen or self.frozen_page is None:
             stats = not self.args.has("disable-log-stats")
-            self.frozen_page = metrics.page(self.engine.counts, self.model, self.minor, self.max_len, engine_stats=stats)
+            self.frozen_page = metrics.page(
+                self.engine.counts, self.model, self.minor, self.max_len, engine_stats=stats
+            )
         body = self.frozen_page.encode()
         answer = Answer(200, body, "text/plain; version=0.0.4; charset=utf-8")
         if "gzip" in asked.headers.get("accept-encoding", ""):
@@ -116,7 +118,9 @@ class Api:
     def tokenize(self, asked: Asked) -> Answer:
         given = self._given(asked)
         words = str(given.get("prompt") or given.get("messages", "")).split()
-        return reply({"count": len(words), "max_model_len": self.max_len, "tokens": list(range(len(words))), "token_strs": None})
+        return reply(
+            {"count": len(words), "max_model_len": self.max_len, "tokens": list(range(len(words))), "token_strs": None}
+        )
 
     def embeddings(self, asked: Asked) -> Answer:
         given = self._given(asked)
@@ -141,7 +145,10 @@ class Api:
         texts = given.get("documents", [])
         if bad := self._run(asked, given, len(texts), 0):
             return bad
-        results = [{"index": index, "document": {"text": text, "multi_modal": None}, "relevance_score": 0.9 / (index + 1)} for index, text in enumerate(texts)]
+        results = [
+            {"index": index, "document": {"text": text, "multi_modal": None}, "relevance_score": 0.9 / (index + 1)}
+            for index, text in enumerate(texts)
+        ]
         frame = {"id": f"rerank-{os.urandom(8).hex()}", "model": self.model}
         return reply({**frame, "usage": {"prompt_tokens": len(texts), "total_tokens": len(texts)}, "results": results})
 
@@ -163,13 +170,23 @@ class Api:
         return value if isinstance(value, dict) else {}
 
     def _frame(self, prefix: str, kind: str) -> dict[str, Any]:
-        return {"id": f"{prefix}-{os.urandom(8).hex()}", "object": kind, "created": int(time.time()), "model": self.model}
+        return {
+            "id": f"{prefix}-{os.urandom(8).hex()}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.model,
+        }
 
     def start(self, asked: Asked, given: dict[str, Any], prompt: int, tokens: int, reason: str) -> Request | Answer:
         """Hands a request to the engine; an answer when it is refused or swallowed before."""
         name = given.get("model")
         if name and name not in self.names:
-            return failure(f"The model `{name}` does not exist. Valid aliases: {', '.join(self.names)}.", "NotFoundError", 404, "model")
+            return failure(
+                f"The model `{name}` does not exist. Valid aliases: {', '.join(self.names)}.",
+                "NotFoundError",
+                404,
+                "model",
+            )
         if self.script.generate_status != 200:
             return failure("The fake was told to fail.", "InternalServerError", self.script.generate_status)
         if self.engine.closed:

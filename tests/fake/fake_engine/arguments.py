@@ -4,19 +4,81 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-FLAGS = """
-host port uds uvicorn-log-level disable-uvicorn-access-log disable-access-log-for-endpoints api-key ssl-keyfile
-ssl-certfile ssl-ca-certs ssl-cert-reqs enable-ssl-refresh root-path middleware shutdown-timeout disable-log-stats
-enable-server-load-tracking served-model-name model tokenizer trust-remote-code dtype max-model-len quantization
-revision tokenizer-mode load-format download-dir safetensors-load-strategy use-tqdm-on-load hf-overrides seed
-gpu-memory-utilization kv-cache-memory-bytes kv-cache-dtype block-size enable-prefix-caching cpu-offload-gb
-tensor-parallel-size pipeline-parallel-size data-parallel-size enable-expert-parallel distributed-executor-backend
-disable-custom-all-reduce max-num-batched-tokens max-num-seqs max-num-queued-reqs max-num-queued-tokens
-enable-chunked-prefill async-scheduling attention-backend enforce-eager compilation-config cudagraph-capture-sizes
-reasoning-parser tool-call-parser enable-auto-tool-choice chat-template limit-mm-per-prompt runner convert
-api-server-count generation-config override-generation-config additional-config enable-sleep-mode log-config-file
-logging-config enable-log-requests fail-on-environ-validation speculative-config lora-modules enable-lora
-""".split()
+FLAGS = [
+    "host",
+    "port",
+    "uds",
+    "uvicorn-log-level",
+    "disable-uvicorn-access-log",
+    "disable-access-log-for-endpoints",
+    "api-key",
+    "ssl-keyfile",
+    "ssl-certfile",
+    "ssl-ca-certs",
+    "ssl-cert-reqs",
+    "enable-ssl-refresh",
+    "root-path",
+    "middleware",
+    "shutdown-timeout",
+    "disable-log-stats",
+    "enable-server-load-tracking",
+    "served-model-name",
+    "model",
+    "tokenizer",
+    "trust-remote-code",
+    "dtype",
+    "max-model-len",
+    "quantization",
+    "revision",
+    "tokenizer-mode",
+    "load-format",
+    "download-dir",
+    "safetensors-load-strategy",
+    "use-tqdm-on-load",
+    "hf-overrides",
+    "seed",
+    "gpu-memory-utilization",
+    "kv-cache-memory-bytes",
+    "kv-cache-dtype",
+    "block-size",
+    "enable-prefix-caching",
+    "cpu-offload-gb",
+    "tensor-parallel-size",
+    "pipeline-parallel-size",
+    "data-parallel-size",
+    "enable-expert-parallel",
+    "distributed-executor-backend",
+    "disable-custom-all-reduce",
+    "max-num-batched-tokens",
+    "max-num-seqs",
+    "max-num-queued-reqs",
+    "max-num-queued-tokens",
+    "enable-chunked-prefill",
+    "async-scheduling",
+    "attention-backend",
+    "enforce-eager",
+    "compilation-config",
+    "cudagraph-capture-sizes",
+    "reasoning-parser",
+    "tool-call-parser",
+    "enable-auto-tool-choice",
+    "chat-template",
+    "limit-mm-per-prompt",
+    "runner",
+    "convert",
+    "api-server-count",
+    "generation-config",
+    "override-generation-config",
+    "additional-config",
+    "enable-sleep-mode",
+    "log-config-file",
+    "logging-config",
+    "enable-log-requests",
+    "fail-on-environ-validation",
+    "speculative-config",
+    "lora-modules",
+    "enable-lora",
+]
 
 BARE = {
     "disable-uvicorn-access-log", "enable-ssl-refresh", "disable-log-stats", "enable-server-load-tracking",
@@ -24,7 +86,12 @@ BARE = {
     "disable-custom-all-reduce", "enable-chunked-prefill", "async-scheduling", "enforce-eager",
     "enable-auto-tool-choice", "enable-sleep-mode", "enable-log-requests", "fail-on-environ-validation", "enable-lora",
 }  # fmt: skip
-SHORT = {"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size", "-q": "quantization"}
+SHORT = {
+    "-tp": "tensor-parallel-size",
+    "-pp": "pipeline-parallel-size",
+    "-dp": "data-parallel-size",
+    "-q": "quantization",
+}
 
 USAGE = """usage: vllm [-h] [-v]
             {chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}

@@ -26,7 +26,9 @@ def act(main: Main, asked: dict[str, Any], conn: socket.socket) -> dict[str, Any
     elif do == "set":
         main.change(asked["values"])
     elif do == "emit":
-        main.show(asked.get("who", "api"), asked.get("stream", 1), asked["text"].encode("utf-8", "surrogateescape") + b"\n")
+        main.show(
+            asked.get("who", "api"), asked.get("stream", 1), asked["text"].encode("utf-8", "surrogateescape") + b"\n"
+        )
     elif do == "fault":
         for piece in faults.output(asked["fault"]):
             main.show(asked["fault"].get("who", "api"), asked["fault"].get("stream", 1), piece)

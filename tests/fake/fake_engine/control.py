@@ -1,16 +1,16 @@
 """The control socket: a test drives the fake with one JSON object a line and gets one back.
 
-    {"do": "advance"}                     manual pace: print the next phase; answers when it is printed
-    {"do": "advance", "to": PHASE}        … up to the end of that phase ("ready": until it serves)
-    {"do": "finish"}                      … everything that is left
-    {"do": "resume"}                      go on after `cut_at`
-    {"do": "hang"} / {"do": "unhang"}     the engine stops making tokens; /health goes on
-    {"do": "set", "values": {KNOB: …}}    change live knobs
-    {"do": "emit", "text": T, "who": "api", "stream": 1}
-    {"do": "fault", "fault": {…}}         see faults.py
-    {"do": "die", "who": "main|core|w0", "signal": 9}
-    {"do": "exit", "code": 1}
-    {"do": "stats"}                       pids, mode, phase, counts
+{"do": "advance"}                     manual pace: print the next phase; answers when it is printed
+{"do": "advance", "to": PHASE}        … up to the end of that phase ("ready": until it serves)
+{"do": "finish"}                      … everything that is left
+{"do": "resume"}                      go on after `cut_at`
+{"do": "hang"} / {"do": "unhang"}     the engine stops making tokens; /health goes on
+{"do": "set", "values": {KNOB: …}}    change live knobs
+{"do": "emit", "text": T, "who": "api", "stream": 1}
+{"do": "fault", "fault": {…}}         see faults.py
+{"do": "die", "who": "main|core|w0", "signal": 9}
+{"do": "exit", "code": 1}
+{"do": "stats"}                       pids, mode, phase, counts
 """
 
 from __future__ import annotations

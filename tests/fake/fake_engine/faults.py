@@ -27,10 +27,13 @@ def output(fault: dict[str, Any]) -> Iterator[bytes]:
     elif kind == "nul":
         yield b"nul \x00 and bell \x07 and backspace \x08\n"
     elif kind == "ansi":
-        yield "\x1b[1;36m(EngineCore pid=1)\x1b[0;0m \x1b[31mINFO\x1b[0m 11-30 20:08:32 [a.py:1] colour\n".encode()
+        yield b"\x1b[1;36m(EngineCore pid=1)\x1b[0;0m \x1b[31mINFO\x1b[0m 11-30 20:08:32 [a.py:1] colour\n"
     elif kind == "bars":
         count = int(fault.get("count", 200))
-        yield "".join(f"\rTuning: {100 * i // count:3d}%|{'█' * (i % 9)}| {i}/{count}" for i in range(count + 1)).encode() + b"\n"
+        yield (
+            "".join(f"\rTuning: {100 * i // count:3d}%|{'█' * (i % 9)}| {i}/{count}" for i in range(count + 1)).encode()
+            + b"\n"
+        )
     elif kind == "text":
         yield str(fault.get("text", "")).encode("utf-8", "surrogateescape") + b"\n"
     else:
@@ -42,5 +45,8 @@ def output(fault: dict[str, Any]) -> Iterator[bytes]:
 def _flood(lines: int, length: int) -> Iterator[bytes]:
     block = 1000
     for start in range(0, lines, block):
-        rows = (f"flood {number} ".ljust(length - 1, "f")[: max(length - 1, 1)] for number in range(start, min(start + block, lines)))
+        rows = (
+            f"flood {number} ".ljust(length - 1, "f")[: max(length - 1, 1)]
+            for number in range(start, min(start + block, lines))
+        )
         yield ("\n".join(rows) + "\n").encode()

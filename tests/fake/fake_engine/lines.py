@@ -80,7 +80,12 @@ def launching(load: Load) -> Iterator[Line]:
     else:
         logo = LOGO.format(version=version, model=load.model).rstrip("\n") + "\n"
         yield Line(phase, "api", logo, "api_utils.py:347", gap=16)
-    given = {"model_tag": load.model, "model": load.model, "max_model_len": load.max_len, "served_model_name": [load.served]}
+    given = {
+        "model_tag": load.model,
+        "model": load.model,
+        "max_model_len": load.max_len,
+        "served_model_name": [load.served],
+    }
     yield Line(phase, "api", f"non-default args: {given}", "api_utils.py:286")
 
 
@@ -98,10 +103,21 @@ def connecting(load: Load) -> Iterator[Line]:
         f"tensor_parallel_size={load.tp}, pipeline_parallel_size=1, quantization={'modelopt_fp4' if load.noisy else None}, "
         "enforce_eager=False, kv_cache_dtype=auto, device_config=cuda"
     )
-    yield Line(phase, "core", f"Initializing a V1 LLM engine (v{load.style.version}) with config: {config}", "core.py:133", gap=16)
+    yield Line(
+        phase,
+        "core",
+        f"Initializing a V1 LLM engine (v{load.style.version}) with config: {config}",
+        "core.py:133",
+        gap=16,
+    )
     if load.style.minor >= 18:
         leader = f"world_size={load.tp}, local_world_size={load.tp}"
-        yield Line(phase, "core", f"DP group leader: node_rank=0, node_rank_within_dp=0, master_addr=127.0.0.1, mq_connect_ip=192.0.2.10 (local), {leader}", "multiproc_executor.py:153")
+        yield Line(
+            phase,
+            "core",
+            f"DP group leader: node_rank=0, node_rank_within_dp=0, master_addr=127.0.0.1, mq_connect_ip=192.0.2.10 (local), {leader}",
+            "multiproc_executor.py:153",
+        )
     for rank in range(load.tp):
         world = f"world_size={load.tp} rank={rank} local_rank={rank} distributed_init_method=file:///tmp/vllm_dist_b08f5ac0 backend=nccl"
         yield Line(phase, f"w{rank}", world, "parallel_state.py:1906", gap=0 if rank else 17)
@@ -111,7 +127,12 @@ def connecting(load: Load) -> Iterator[Line]:
         for rank in range(load.tp):
             why = "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs. To silence this warning, specify disable_custom_all_reduce=True explicitly."
             yield Line(phase, f"w{rank}", why, "custom_all_reduce.py:192", "WARNING", gap=0.1)
-    yield Line(phase, "w0", f"rank 0 in world size {load.tp} is assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank 0, EP rank N/A", "parallel_state.py:2350")
+    yield Line(
+        phase,
+        "w0",
+        f"rank 0 in world size {load.tp} is assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank 0, EP rank N/A",
+        "parallel_state.py:2350",
+    )
 
 
 def loading(load: Load) -> Iterator[Line]:
@@ -120,10 +141,20 @@ def loading(load: Load) -> Iterator[Line]:
     first = f"Starting to load model {load.model}..." if old else "Loading model from scratch..."
     yield Line(phase, "w0", first, "gpu_model_runner.py:5040" if old else "model_runner.py:392", gap=1)
     backends = "['TRITON_MLA']" if load.noisy else "['FLASH_ATTN', 'TRITON_ATTN']"
-    yield Line(phase, "w0", f"Using {backends[2:].split(chr(39))[0]} attention backend out of potential backends: {backends}", "cuda.py:507")
+    yield Line(
+        phase,
+        "w0",
+        f"Using {backends[2:].split(chr(39), maxsplit=1)[0]} attention backend out of potential backends: {backends}",
+        "cuda.py:507",
+    )
     if load.style.minor >= 20:
         size = load.gib * load.tp
-        yield Line(phase, "w0", f"Filesystem type for checkpoints: EXT4. Checkpoint size: {size:.2f} GiB. Available RAM: 1004.11 GiB.", "weight_utils.py:1108")
+        yield Line(
+            phase,
+            "w0",
+            f"Filesystem type for checkpoints: EXT4. Checkpoint size: {size:.2f} GiB. Available RAM: 1004.11 GiB.",
+            "weight_utils.py:1108",
+        )
     total = load.shards
     for done in range(total + 1):
         spent = load.load_s * done / max(total, 1)
@@ -136,12 +167,23 @@ def loading(load: Load) -> Iterator[Line]:
     exact = f"{load.gib:.4f}" if load.style.minor <= 13 else f"{load.gib:.2f}"
     memory = " memory" if load.style.minor >= 12 else ""
     for rank in range(load.tp if not old else 1):
-        yield Line(phase, f"w{rank}", f"Model loading took {exact} GiB{memory} and {load.load_s:.6f} seconds", "gpu_model_runner.py:5149")
+        yield Line(
+            phase,
+            f"w{rank}",
+            f"Model loading took {exact} GiB{memory} and {load.load_s:.6f} seconds",
+            "gpu_model_runner.py:5149",
+        )
 
 
 def compiling(load: Load) -> Iterator[Line]:
     phase = "compiling"
-    yield Line(phase, "w0", "Using cache directory: /var/cache/vllm/torch_compile_cache/d8488ec878/rank_0_0/backbone for vLLM's torch.compile", "backends.py:890", gap=3)
+    yield Line(
+        phase,
+        "w0",
+        "Using cache directory: /var/cache/vllm/torch_compile_cache/d8488ec878/rank_0_0/backbone for vLLM's torch.compile",
+        "backends.py:890",
+        gap=3,
+    )
     yield Line(phase, "w0", "Dynamo bytecode transform time: 6.31 s", "backends.py:915", gap=6)
     yield Line(phase, "w0", "Compiling a graph for compile range (1, 8192) takes 14.20 s", "backends.py:391", gap=14)
     verb = "takes" if load.style.minor <= 16 else "took"
@@ -166,10 +208,19 @@ def capturing(load: Load) -> Iterator[Line]:
         yield Line(phase, "w0", "Running FlashInfer autotune with 8192 tokens", "kernel_warmup.py:291", gap=1)
         for tactic in range(40):
             text = f"[Autotuner]: Skipping tactic <flashinfer.fused_moe.core.MoERunner object at 0x7f2c54> {tactic}, due to failure while profiling: [TensorRT-LLM][ERROR] Assertion failed: Failed to initialize cutlass TMA WS grouped gemm. Error: Error Internal (cutlass_kernel_file_gemm_grouped_sm120.cu:60)"
-            yield Line(phase, f"w{tactic % load.tp}", f"2026-11-30 20:44:31,029 - WARNING - autotuner.py:485 - flashinfer.jit: {text}", stream=2, gap=0.2)
+            yield Line(
+                phase,
+                f"w{tactic % load.tp}",
+                f"2026-11-30 20:44:31,029 - WARNING - autotuner.py:485 - flashinfer.jit: {text}",
+                stream=2,
+                gap=0.2,
+            )
     steps = 7
     bar = "Capturing CUDA graphs (PIECEWISE)"
-    text = "".join(f"\r{bar}: {100 * done // steps:3d}%|{'█' * done}{' ' * (steps - done)}| {done}/{steps} [00:0{done}<00:0{steps - done},  1.00it/s]" for done in range(steps + 1))
+    text = "".join(
+        f"\r{bar}: {100 * done // steps:3d}%|{'█' * done}{' ' * (steps - done)}| {done}/{steps} [00:0{done}<00:0{steps - done},  1.00it/s]"
+        for done in range(steps + 1)
+    )
     for done, part in enumerate(re.findall(r"\r[^\r]+", text)):
         yield Line(phase, "w0", part + ("\n" if done == steps else ""), raw=True, stream=2, gap=1)
     for rank in range(load.tp if load.style.minor > 28 else 1):

@@ -13,9 +13,9 @@ from .style import Line, Style
 from .system import Waker, on_signals, ready, unlink, write
 from .tree import Tree
 
-INTERRUPTED = "Traceback (most recent call last):\n  File \"/opt/vllm/bin/vllm\", line 8, in <module>\n    sys.exit(main())\nKeyboardInterrupt: terminated"
+INTERRUPTED = 'Traceback (most recent call last):\n  File "/opt/vllm/bin/vllm", line 8, in <module>\n    sys.exit(main())\nKeyboardInterrupt: terminated'
 FAILED = (
-    "Traceback (most recent call last):\n  File \"/opt/vllm/bin/vllm\", line 8, in <module>\n    sys.exit(main())\n"
+    'Traceback (most recent call last):\n  File "/opt/vllm/bin/vllm", line 8, in <module>\n    sys.exit(main())\n'
     "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': %s}"
 )
 

@@ -19,7 +19,7 @@ from .style import Line, Style
 from .system import write
 from .tree import Tree
 
-BIND_FAILED = "Traceback (most recent call last):\n  File \"/opt/vllm/bin/vllm\", line 8, in <module>\n    sys.exit(main())\n    sock.bind(addr)\nOSError: [Errno %d] %s"
+BIND_FAILED = 'Traceback (most recent call last):\n  File "/opt/vllm/bin/vllm", line 8, in <module>\n    sys.exit(main())\n    sock.bind(addr)\nOSError: [Errno %d] %s'
 EARLY = ("launching", "configuring")
 
 
@@ -82,11 +82,15 @@ class Main(Loop):
         script = self.script
         if script.replay or script.fail_with:
             return replay.replayed(script.replay or script.fail_with, script.scale, self.style.workers)
-        form = script.readiness_line_form or ("json" if self.style.json else "prefixed" if self.style.wrapped else "uvicorn")
+        form = script.readiness_line_form or (
+            "json" if self.style.json else "prefixed" if self.style.wrapped else "uvicorn"
+        )
         farewell = lines.server_lines(form, os.getpid(), self.style) if self.uvicorn else []
         if script.no_readiness_line:
             farewell = [line for line in farewell if not any(each in line.text for each in replay.READY)]
-        made = [] if script.load == "none" else lines.made(script, self.args, self.style, self.args.number("port", 8000))
+        made = (
+            [] if script.load == "none" else lines.made(script, self.args, self.style, self.args.number("port", 8000))
+        )
         if script.load == "kimi":
             made = lines.paced(made, sum(line.gap for line in made) * script.scale)
         else:
@@ -197,7 +201,14 @@ class Main(Loop):
         timeout = self.args.number("shutdown-timeout", 0)
         mode = "drain" if timeout else "abort"
         self.print(Line("", "api", "[shutdown] API server: shutdown triggered", "launcher.py:252"))
-        self.print(Line("", "api", f"[shutdown] API server: stopping engine client mode={mode} timeout={timeout}s", "launcher.py:258"))
+        self.print(
+            Line(
+                "",
+                "api",
+                f"[shutdown] API server: stopping engine client mode={mode} timeout={timeout}s",
+                "launcher.py:258",
+            )
+        )
         self.engine.closed = True
         if timeout:
             self.wait_until(lambda: not self.engine or not self.engine.in_flight(), timeout)
@@ -205,9 +216,22 @@ class Main(Loop):
         self.wait_until(lambda: not self.server or not self.server.open, 0.3)
         forced = self.tree.end(0.3) if self.tree else False
         if forced:
-            self.print(Line("", "api", "[shutdown] Process manager: force killing remaining process EngineCore", "utils.py:590", "WARNING"))
+            self.print(
+                Line(
+                    "",
+                    "api",
+                    "[shutdown] Process manager: force killing remaining process EngineCore",
+                    "utils.py:590",
+                    "WARNING",
+                )
+            )
         if self.uvicorn:
-            for text in ("Shutting down", "Waiting for application shutdown.", "Application shutdown complete.", f"Finished server process [{os.getpid()}]"):
+            for text in (
+                "Shutting down",
+                "Waiting for application shutdown.",
+                "Application shutdown complete.",
+                f"Finished server process [{os.getpid()}]",
+            ):
                 self.print(Line("", "api", f"INFO:     {text}", server=True))
         self.server.close()
         super().exit(code)

@@ -7,9 +7,54 @@ import time
 
 from .model import BLOCKS, Counts
 
-TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
+TTFT = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    160.0,
+    640.0,
+    2560.0,
+)
 STEP = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
-LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0)
+LATENCY = (
+    0.3,
+    0.5,
+    0.8,
+    1.0,
+    1.5,
+    2.0,
+    2.5,
+    5.0,
+    10.0,
+    15.0,
+    20.0,
+    30.0,
+    40.0,
+    50.0,
+    60.0,
+    120.0,
+    240.0,
+    480.0,
+    960.0,
+    1920.0,
+    7680.0,
+)
 
 
 class Page:
@@ -30,7 +75,9 @@ class Page:
         inner = f'{{engine="0",{labels}model_name="{self._model}"}}'
         self._lines.append(f"{name}{inner} {float(value)!r}")
 
-    def plain(self, name: str, kind: str, value: float, labels: str = "", words: str = "A figure of the process.") -> None:
+    def plain(
+        self, name: str, kind: str, value: float, labels: str = "", words: str = "A figure of the process."
+    ) -> None:
         self.head(name, kind, words)
         self._lines.append(f"{name}{labels} {float(value)!r}")
 
@@ -63,17 +110,21 @@ class Page:
 def page(counts: Counts, model: str, minor: int, max_len: int, *, engine_stats: bool = True) -> str:
     """The whole page; without `engine_stats` only what the process itself counts (--disable-log-stats)."""
     out = Page(model, minor, counts.created)
-    out.plain("python_info", "gauge", 1, '{implementation="CPython",major="3",minor="12",patchlevel="3",version="3.12.3"}')
+    out.plain(
+        "python_info", "gauge", 1, '{implementation="CPython",major="3",minor="12",patchlevel="3",version="3.12.3"}'
+    )
     out.plain("process_resident_memory_bytes", "gauge", 1103097856)
     out.plain("process_start_time_seconds", "gauge", counts.created)
     out.plain("process_cpu_seconds_total", "counter", time.process_time())
-    out.plain("process_open_fds", "gauge", len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+    out.plain("process_open_fds", "gauge", len(os.listdir("/proc/self/fd")))
     if engine_stats:
         _engine(out, counts, minor, max_len)
     if counts.http:
         out.head("http_requests_total", "counter", "Total number of requests by method, status and handler.")
         for (handler, method, status), number in counts.http.items():
-            out._lines.append(f'http_requests_total{{handler="{handler}",method="{method}",status="{status}"}} {float(number)!r}')
+            out._lines.append(
+                f'http_requests_total{{handler="{handler}",method="{method}",status="{status}"}} {float(number)!r}'
+            )
     return out.text()
 
 
@@ -96,17 +147,27 @@ def _engine(out: Page, counts: Counts, minor: int, max_len: int) -> None:
     out.counter("num_preemptions", {"": counts.preemptions}, "Cumulative number of preemptions.")
     out.counter("prompt_tokens", {"": counts.prompt}, "Number of prefill tokens processed.")
     if minor >= 16:
-        sources = {'source="local_compute",': counts.prompt, 'source="local_cache_hit",': 0.0, 'source="external_kv_transfer",': 0.0}
+        sources = {
+            'source="local_compute",': counts.prompt,
+            'source="local_cache_hit",': 0.0,
+            'source="external_kv_transfer",': 0.0,
+        }
         out.counter("prompt_tokens_by_source", sources, "Number of prompt tokens by source.")
     out.counter("generation_tokens", {"": counts.generated}, "Number of generation tokens processed.")
     reasons = {f'finished_reason="{each}",': float(number) for each, number in counts.finished.items()}
     out.counter("request_success", reasons, "Count of successfully processed requests.")
     number = counts.requests()
-    out.histogram("iteration_tokens_total", STEP, counts.steps, counts.generated + counts.prompt, "Tokens per engine step.")
-    out.histogram("time_to_first_token_seconds", TTFT, number, counts.first_token_sum, "Time to first token in seconds.")
+    out.histogram(
+        "iteration_tokens_total", STEP, counts.steps, counts.generated + counts.prompt, "Tokens per engine step."
+    )
+    out.histogram(
+        "time_to_first_token_seconds", TTFT, number, counts.first_token_sum, "Time to first token in seconds."
+    )
     between = "inter_token_latency_seconds" if minor > 10 else "time_per_output_token_seconds"
     gaps = max(counts.generated - number, 0.0)
-    out.histogram(between, TTFT, gaps, max(counts.latency_sum - counts.first_token_sum, 0.0), "Time between tokens in seconds.")
+    out.histogram(
+        between, TTFT, gaps, max(counts.latency_sum - counts.first_token_sum, 0.0), "Time between tokens in seconds."
+    )
     out.histogram("e2e_request_latency_seconds", LATENCY, number, counts.latency_sum, "Request latency in seconds.")
     labels = f'block_size="16",cache_dtype="auto",enable_prefix_caching="True",gpu_memory_utilization="0.95",num_gpu_blocks="{BLOCKS}"'
     if minor >= 24:

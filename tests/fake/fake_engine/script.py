@@ -69,7 +69,9 @@ class Script:
     served_model: str = ""  # /v1/models names this instead of --served-model-name
     max_model_len: int = 131072
     tasks: list[str] = field(default_factory=lambda: ["generate"])  # generate | embed | score
-    reasoning: str = "The user asks for the capital of France . That is a fact : the answer is Paris , in one sentence ."
+    reasoning: str = (
+        "The user asks for the capital of France . That is a fact : the answer is Paris , in one sentence ."
+    )
     answer: str = "The capital of France is Paris."
     keep_alive_s: float = 5.0
 

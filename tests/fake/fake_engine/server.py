@@ -51,7 +51,7 @@ class Server:
             self.sock.bind(args.text("uds"))
             self.port = 0
         else:
-            host = args.text("host", "0.0.0.0")  # noqa: S104
+            host = args.text("host", "0.0.0.0")
             self.sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.sock.bind((host, args.number("port", 8000) if port is None else port))
@@ -114,7 +114,9 @@ class Server:
                 if gone(conn):
                     return False
             query = f"?{asked.query}" if asked.query else ""
-            self.log(f'INFO:     {name} - "{asked.method} {asked.path}{query} HTTP/1.1" {answer.status} {PHRASES[answer.status]}')
+            self.log(
+                f'INFO:     {name} - "{asked.method} {asked.path}{query} HTTP/1.1" {answer.status} {PHRASES[answer.status]}'
+            )
             close = asked.headers.get("connection", "").lower() == "close"
             send(conn, answer, head=asked.method == "HEAD", close=close)
         finally:
@@ -131,7 +133,7 @@ def read_request(reader: object) -> Asked | None:
     if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
         return Asked("", "", "", {}, b"")
     headers: dict[str, str] = {}
-    while (line := reader.readline(65537).decode("latin-1").rstrip("\r\n")):  # type: ignore[attr-defined]
+    while line := reader.readline(65537).decode("latin-1").rstrip("\r\n"):  # type: ignore[attr-defined]
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     body = b""
@@ -147,7 +149,11 @@ def read_request(reader: object) -> Asked | None:
 
 
 def send(conn: socket.socket, answer: Answer, *, head: bool = False, close: bool = False) -> None:
-    lines = [f"HTTP/1.1 {answer.status} {PHRASES[answer.status]}", f"date: {time.strftime(DATE, time.gmtime())}", "server: uvicorn"]
+    lines = [
+        f"HTTP/1.1 {answer.status} {PHRASES[answer.status]}",
+        f"date: {time.strftime(DATE, time.gmtime())}",
+        "server: uvicorn",
+    ]
     if answer.chunks is None:
         lines.append(f"content-length: {len(answer.body)}")
     if answer.kind:

@@ -71,7 +71,8 @@ class Style:
         """The bytes of a line that process `pid` prints now."""
         if line.raw:
             text = line.text
-            if self.wrapped and not self.json and text.startswith("\rLoading"):
+            first = text.startswith("\rLoading") or (text.startswith("\rCapturing") and "| 0/" in text) or text == "\n"
+            if self.wrapped and not self.json and first:
                 text = self._prefix(line.who, pid, early=early) + text
             return text.encode("utf-8", "surrogateescape")
         if self.json and (line.src or line.server):

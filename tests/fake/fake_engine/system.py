@@ -99,7 +99,7 @@ def pair() -> tuple[Channel, Channel]:
 def keep_only(keep: list[Any]) -> None:
     """Closes every descriptor but the standard ones and `keep`: the real children are spawned, not forked."""
     wanted = {0, 1, 2} | {each if isinstance(each, int) else each.fileno() for each in keep}
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+    for name in os.listdir("/proc/self/fd"):
         if int(name) not in wanted:
             with contextlib.suppress(OSError):
                 os.close(int(name))
@@ -107,7 +107,7 @@ def keep_only(keep: list[Any]) -> None:
 
 def segment() -> tuple[str, mmap.mmap]:
     """A shared-memory segment as multiprocessing names them, mapped; 1 MiB, sparse."""
-    path = f"/dev/shm/psm_{os.urandom(4).hex()}"  # noqa: S108
+    path = f"/dev/shm/psm_{os.urandom(4).hex()}"
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     os.ftruncate(fd, 1 << 20)
     mapped = mmap.mmap(fd, 1 << 20)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .api import Api, dumped, failure, reply, usage, DEAD
+from .api import DEAD, Api, dumped, failure, reply, usage
 from .model import Request
 from .server import Answer, Asked
 
@@ -48,11 +48,20 @@ def completion(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
                   "usage": usage(request.prompt, request.made), **NO_KV})  # fmt: skip
 
 
-def _completion_chunks(api: Api, asked: Asked, request: Request, frame: dict[str, Any], text: list[str]) -> Iterator[bytes]:
+def _completion_chunks(
+    api: Api, asked: Asked, request: Request, frame: dict[str, Any], text: list[str]
+) -> Iterator[bytes]:
     sent = 0
     for made in api.follow(asked, request):
         last = request.finished if request.finished and made == request.made else None
-        choice = {"index": 0, "text": "".join(text[sent:made]), "logprobs": None, "finish_reason": last, "stop_reason": None, "token_ids": None}
+        choice = {
+            "index": 0,
+            "text": "".join(text[sent:made]),
+            "logprobs": None,
+            "finish_reason": last,
+            "stop_reason": None,
+            "token_ids": None,
+        }
         yield _event({**frame, "choices": [choice]})
         sent = made
     yield from _farewell(request)
@@ -62,13 +71,19 @@ def chat(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
     """POST /v1/chat/completions; without --reasoning-parser the thought is part of the content."""
     messages = given.get("messages")
     if not messages:
-        return failure("1 validation error:\n  {'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}", "BadRequestError", 400)
+        return failure(
+            "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}",
+            "BadRequestError",
+            400,
+        )
     thought, answer = pieces(api.script.reasoning), pieces(api.script.answer)
     split = len(thought) + 1 if thought else 0  # </think> is a token too
     parser = api.args.has("reasoning-parser") and split
     text = [*thought, "</think>", *answer] if thought else answer
     tokens, reason = wanted(given, api.max_len, len(text) + 1)
-    request = api.start(asked, given, sum(len(str(each.get("content", "")).split()) + 4 for each in messages), tokens, reason)
+    request = api.start(
+        asked, given, sum(len(str(each.get("content", "")).split()) + 4 for each in messages), tokens, reason
+    )
     if isinstance(request, Answer):
         return request
     text = (text * (tokens // max(len(text), 1) + 1))[:tokens] if given.get("ignore_eos") else text
@@ -91,7 +106,12 @@ def _chat_chunks(api: Api, asked: Asked, request: Request, text: list[str], spli
     frame = api._frame("chatcmpl", "chat.completion.chunk")
 
     def chunk(delta: dict[str, Any], last: str | None) -> bytes:
-        return _event({**frame, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": last, "token_ids": None}]})
+        return _event(
+            {
+                **frame,
+                "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": last, "token_ids": None}],
+            }
+        )
 
     yield chunk({"role": "assistant", "content": ""}, None)
     sent = 0

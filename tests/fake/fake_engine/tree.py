@@ -126,7 +126,7 @@ class Core:
         for rank in range(style.workers):
             pid = os.fork()
             if not pid:
-                run(lambda rank=rank: worker(script, style, rank, worker_ends[rank], steps[rank][1], alive))
+                run(lambda rank=rank: worker(script, style, rank, (worker_ends[rank], steps[rank][1]), alive))
             self.pids.append(pid)
         keep_only([talk, step, self.waker, self.waker._other, lifeline, *self.workers])
         self.watch = {os.pidfd_open(pid): rank for rank, pid in enumerate(self.pids)}
@@ -176,7 +176,10 @@ class Core:
         self.pids[rank] = 0
         pid = os.getpid()
         texts = (
-            (f"Worker proc VllmWorker-{rank} died unexpectedly (exit code: {code}), shutting down executor.", "multiproc_executor.py:315"),
+            (
+                f"Worker proc VllmWorker-{rank} died unexpectedly (exit code: {code}), shutting down executor.",
+                "multiproc_executor.py:315",
+            ),
             ("EngineCore encountered a fatal error.\nTraceback (most recent call last):", "core.py:1512"),
             ("RuntimeError: Executor failed.", "core.py:1512"),
         )
@@ -197,11 +200,12 @@ class Core:
         unlink(self.segments)
 
 
-def worker(script: Script, style: Style, rank: int, talk: Channel, step: Channel, alive: int) -> int:
+def worker(script: Script, style: Style, rank: int, channels: tuple[Channel, Channel], alive: int) -> int:
     """A worker's process: prints, steps, and ends with the core."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN if script.children_ignore_sigterm else signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
+    talk, step = channels
     keep_only([talk, step, alive])
     set_title(TITLES["worker"] + (f"_TP{rank}" if style.workers > 1 else ""))
     work = Work()
