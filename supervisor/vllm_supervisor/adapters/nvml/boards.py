@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from .readings import READINGS
+from .readings import PARTITIONS, PROCESSES, READINGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Board:
             if error.value in ANEW:
                 raise
             fields, why = {}, "lost" if error.value in GONE else str(error)
+        fields.pop(PARTITIONS, None)
         if fields:
             return "samples", {**self.identity, **fields}
         return "lost", {**self.identity, "reason": why}
@@ -59,6 +60,11 @@ class Board:
         self.identity.update(uuid=decoded[0], name=decoded[1])
         self.handle = handle
 
+    def devices(self) -> list[Any]:
+        """The handles that know the board's processes: its partitions', or its own."""
+        _, known = self.kept.get(PARTITIONS, (0.0, {}))
+        return known.get(PARTITIONS) or [self.handle]
+
     def take(self, key: str, fields: Fields) -> str:
         """Add one reading to `fields`; what it answered instead, else nothing."""
         every, call = READINGS[key]
@@ -66,7 +72,7 @@ class Board:
         due, values = self.kept.get(key, (0.0, {}))
         if now >= due:
             try:
-                values = call(self.nv, self.handle)
+                values = call(self.nv, self.devices() if key == PROCESSES else self.handle)
             except AttributeError as error:  # bindings older than the call
                 self.refused.add(key)
                 return str(error)

@@ -11,8 +11,13 @@ if TYPE_CHECKING:
     Fields = dict[str, Any]
 
 SLOW_PERIOD = 10.0
-"""Seconds between two readings of what is dear or hardly changes; the replay counter takes 0.15 ms a
-GPU, a hundred times the others. Energy (3 ms) and PCIe throughput (21 ms) are never read."""
+"""Seconds between two readings of what is dear or hardly changes; the replay counter and the MIG mode
+take 0.15 ms a GPU each (H200, driver 580), a hundred times the others. Energy (3 ms) and PCIe
+throughput (21 ms) are never read."""
+
+PARTITIONS = "partitions"
+"""The reading whose handles `PROCESSES` is read with; never a part of a report."""
+PROCESSES = "processes"
 
 THROTTLE_REASONS = {
     0x004: "sw-power-cap",
@@ -35,9 +40,9 @@ def _memory(nv: Any, handle: Any) -> Fields:
     return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
 
 
-def _processes(nv: Any, handle: Any) -> Fields:
+def _processes(nv: Any, devices: Any) -> Fields:
     found: dict[int, int | None] = {}
-    for device in _partitions(nv, handle) or [handle]:
+    for device in devices:
         for one in nv.nvmlDeviceGetComputeRunningProcesses(device):
             size, before = one.usedGpuMemory, found.get(one.pid, 0)
             found[one.pid] = None if size is None or before is None else before + size
@@ -47,19 +52,16 @@ def _processes(nv: Any, handle: Any) -> Fields:
     return {"processes": sorted(found.items())}
 
 
-def _partitions(nv: Any, handle: Any) -> list[Any]:
-    """MIG devices of a partitioned board; the board itself does not list their processes."""
-    devices = []
-    try:
-        if nv.nvmlDeviceGetMigMode(handle)[0] == 1:
-            for index in range(nv.nvmlDeviceGetMaxMigDeviceCount(handle)):
-                try:
-                    devices.append(nv.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
-                except nv.NVMLError:
-                    continue  # this slot holds no partition
-    except nv.NVMLError:
-        return []
-    return devices
+def _partitions(nv: Any, handle: Any) -> Fields:
+    """MIG devices; a partitioned board does not list their processes itself."""
+    devices: list[Any] = []
+    mig = nv.nvmlDeviceGetMigMode(handle)[0] == 1
+    for index in range(nv.nvmlDeviceGetMaxMigDeviceCount(handle) if mig else 0):
+        try:
+            devices.append(nv.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
+        except nv.NVMLError:
+            continue  # this slot holds no partition
+    return {"mig": mig, PARTITIONS: devices}
 
 
 def _throttled(nv: Any, handle: Any) -> Fields:
@@ -86,8 +88,9 @@ def _remapped(nv: Any, handle: Any) -> Fields:
 
 
 READINGS: dict[str, tuple[float, Any]] = {
+    PARTITIONS: (SLOW_PERIOD, _partitions),
     "memory": (0.0, _memory),
-    "processes": (0.0, _processes),
+    PROCESSES: (0.0, _processes),
     "utilization": (0.0, lambda nv, h: {"utilization_ratio": nv.nvmlDeviceGetUtilizationRates(h).gpu / 100}),
     "power": (0.0, lambda nv, h: {"power_watts": nv.nvmlDeviceGetPowerUsage(h) / 1000}),
     "temperature": (0.0, lambda nv, h: {"temperature_celsius": nv.nvmlDeviceGetTemperature(h, 0)}),
@@ -103,6 +106,5 @@ READINGS: dict[str, tuple[float, Any]] = {
     "replays": (SLOW_PERIOD, lambda nv, h: {"pcie_replays": nv.nvmlDeviceGetPcieReplayCounter(h)}),
     "maximum generation": (SLOW_PERIOD, _max_generation),
     "maximum width": (SLOW_PERIOD, lambda nv, h: {"pcie_link_width_max": nv.nvmlDeviceGetMaxPcieLinkWidth(h)}),
-    "mig": (SLOW_PERIOD, lambda nv, h: {"mig": nv.nvmlDeviceGetMigMode(h)[0] == 1}),
 }
 """What is read: at most how often (0: each time), and how. A call that fails removes its own fields only."""
