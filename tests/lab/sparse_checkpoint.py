@@ -62,8 +62,8 @@ QUANT_CONFIG = {
 }
 
 
-def tensors():
-    """Every tensor as (name, dtype, shape), in the order of the layers."""
+def tensors(experts: int = EXPERTS):
+    """Every tensor as (name, dtype, shape), in the order of the layers; fewer experts for a quick look."""
     yield from _vision()
     text = "language_model.model"
     yield f"{text}.embed_tokens.weight", "BF16", [VOCAB, HIDDEN]
@@ -76,7 +76,7 @@ def tensors():
         yield f"{base}.mlp.gate.weight", "BF16", [EXPERTS, HIDDEN]
         yield f"{base}.mlp.gate.e_score_correction_bias", "F32", [EXPERTS]
         yield from _mlp(f"{base}.mlp.shared_experts", WIDTH)
-        for expert in range(EXPERTS):
+        for expert in range(experts):
             for part, out, into in (("gate", WIDTH, HIDDEN), ("up", WIDTH, HIDDEN), ("down", HIDDEN, WIDTH)):
                 name = f"{base}.mlp.experts.{expert}.{part}_proj"
                 yield f"{name}.weight", "U8", [out, into // 2]

@@ -21,7 +21,7 @@ from vllm_supervisor.core.checkpoint import CheckpointError, Tensor
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "tiktoken.model", "vocab.json")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json", "tiktoken.model")
 _MOST_PROBLEMS = 20
 
 
@@ -86,9 +86,7 @@ def _read_checkpoint(path: str | Path, on_file: Callable[[str], None]) -> Checkp
         return CheckpointSeen(str(path), None, None, (), 0, 0, tokenizer=False, problems=(wrong,))
     config = _document(root, "config.json", core.MAX_CONFIG_BYTES, problems)
     if config is None and not problems:
-        problems.append(
-            CheckpointError("model-not-found", f"{root} holds no config.json, so it is no model directory")
-        )
+        problems.append(CheckpointError("model-not-found", f"{root} holds no config.json, so it is no model directory"))
     quant = _document(root, "hf_quant_config.json", core.MAX_CONFIG_BYTES, problems)
     present = [name for name in names if name.endswith(".safetensors")]
     expected, strays = _expected(root, present, problems)
@@ -201,25 +199,25 @@ def _read(root: Path, name: str, limit: int, problems: list[CheckpointError]) ->
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise CheckpointError("checkpoint-corrupt", f"{name} in {root} is no regular file")
-            if status.st_size > limit:
-                raise CheckpointError(
-                    "checkpoint-corrupt",
-                    f"{name} is {status.st_size} bytes long, far more than such a file can be ({limit} at most); "
-                    "download it again",
-                )
-            return file.read(limit)
+            wrong = _unlike_a_document(path, status, limit)
+            if wrong is None:
+                return file.read(limit)
+            problems.append(wrong)
     except FileNotFoundError as problem:
         if path.is_symlink():
             problems.append(CheckpointError("checkpoint-incomplete", _cannot("the file", path, problem)))
-        return None
     except OSError as problem:
         problems.append(CheckpointError("checkpoint-corrupt", _cannot("the file", path, problem)))
-        return None
-    except CheckpointError as problem:
-        problems.append(problem)
-        return None
+    return None
+
+
+def _unlike_a_document(path: Path, status: os.stat_result, limit: int) -> CheckpointError | None:
+    if not stat.S_ISREG(status.st_mode):
+        return CheckpointError("checkpoint-corrupt", f"{path} is no regular file")
+    if status.st_size > limit:
+        sentence = f"{path} has {status.st_size} bytes, far more than such a file can have ({limit}); download it again"
+        return CheckpointError("checkpoint-corrupt", sentence)
+    return None
 
 
 def _cannot(what: str, path: Path, problem: OSError | ValueError) -> str:

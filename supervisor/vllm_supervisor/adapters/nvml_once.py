@@ -63,8 +63,8 @@ def parse(output: bytes) -> GpuObservation | None:
 
 
 def main() -> None:
-    """Print one reading as JSON; exit 1 without a driver."""
-    import pynvml  # noqa: PLC0415 - only the child loads the library
+    """Print one reading as JSON; exit 1 without a driver. Only this child loads the library."""
+    import pynvml
 
     try:
         pynvml.nvmlInit()

@@ -27,28 +27,12 @@ _MAX_NUMBER = (1 << 63) - 1
 _MAX_DIMENSIONS = 64
 
 DTYPE_BITS: dict[str, int] = {
-    "BOOL": 8,
-    "U8": 8,
-    "I8": 8,
-    "F8_E5M2": 8,
-    "F8_E4M3": 8,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
     "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "I16": 16,
-    "U16": 16,
-    "F16": 16,
-    "BF16": 16,
-    "I32": 32,
-    "U32": 32,
-    "F32": 32,
-    "I64": 64,
-    "U64": 64,
-    "F64": 64,
-    "C64": 64,
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
 """Bits of one element of every dtype that the safetensors format knows."""
 
@@ -166,7 +150,7 @@ def parse_index(text: bytes, name: str = "model.safetensors.index.json") -> Inde
         raise CheckpointError("checkpoint-corrupt", f"{name} has no weight_map, so it names no shard")
     shards: dict[str, list[str]] = {}
     for tensor, shard in weight_map.items():
-        if shard in shards if isinstance(shard, str) else False:
+        if isinstance(shard, str) and shard in shards:
             shards[shard].append(tensor)
             continue
         if not isinstance(shard, str) or not shard or "/" in shard or "\0" in shard or shard in {".", ".."}:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..plan.request import Measured
-from ..plan.shape import Shape
-from ..plan.weights import Tally
+from vllm_supervisor.core.plan.request import Measured
+from vllm_supervisor.core.plan.shape import Shape
+from vllm_supervisor.core.plan.weights import Tally
 
 ArgValue = str | int | float | bool | list[Any]
 

@@ -65,9 +65,7 @@ def layer_bytes(shape: Shape, tensor: int, entry_bytes: int) -> int:
 def layout(shape: Shape, tensor: int, pipeline: int, entry_bytes: int, block: int = DEFAULT_BLOCK) -> CacheLayout:
     """The layout on the pipeline stage whose cache is largest, which bounds all of them."""
     spans = stages(shape.layers, pipeline)
-    windows = max(
-        ([shape.windows[layer] for layer in span if shape.windows[layer] != 0] for span in spans), key=len
-    )
+    windows = max(([shape.windows[layer] for layer in span if shape.windows[layer] != 0] for span in spans), key=len)
     counts = Counter(windows)
     if not counts:
         return CacheLayout(layer_bytes(shape, tensor, entry_bytes), 0, (), 0, block)

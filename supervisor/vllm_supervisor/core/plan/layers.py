@@ -44,9 +44,7 @@ def windows(text: Mapping[str, Any], layers: int) -> tuple[int | None, ...]:
     return (window,) * layers
 
 
-def quantization(
-    config: Mapping[str, Any], text: Mapping[str, Any], quant: Mapping[str, Any] | None
-) -> Quantization:
+def quantization(config: Mapping[str, Any], text: Mapping[str, Any], quant: Mapping[str, Any] | None) -> Quantization:
     """The method out of `quantization_config`, or of ModelOpt's hf_quant_config.json."""
     for values in (config, text):
         section = values.get("quantization_config", values.get("compression_config"))

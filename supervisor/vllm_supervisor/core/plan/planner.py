@@ -50,7 +50,12 @@ def plan_one(shape: Shape, counted: Tally, request: PlanRequest, parallel: Paral
     )
     estimate = reserve(shape, parallel, batch, request.sequences or sequences, eager=request.eager)
     memory = _memory(
-        request, utilization, weights_per_gpu(counted, shape, parallel), estimate.total, _same_start(request, parallel), dtype
+        request,
+        utilization,
+        weights_per_gpu(counted, shape, parallel),
+        estimate.total,
+        start=_same_start(request, parallel),
+        dtype=dtype,
     )
     reasons += _room(request, parallel, utilization, memory)
     longest = kvcache.longest(cache, memory.cache, shape.context, batch) if not reasons else 0
@@ -119,7 +124,7 @@ def _same_start(request: PlanRequest, parallel: Parallel) -> Measured | None:
 
 
 def _memory(
-    request: PlanRequest, utilization: float, weights: int, overhead: int, start: Measured | None, dtype: str
+    request: PlanRequest, utilization: float, weights: int, overhead: int, *, start: Measured | None, dtype: str
 ) -> _Memory:
     """Weights, reserve and what is left, with the measured figures of a like start where there are any."""
     sources = {"weights": ESTIMATED, "overhead": ESTIMATED, "kv_cache": ESTIMATED}
@@ -149,8 +154,6 @@ def _room(request: PlanRequest, parallel: Parallel, utilization: float, memory: 
         return [f"{who} needs {gib(wanted)} a GPU with that KV cache, {gib(total)} are there"] if wanted > total else []
     if memory.cache <= 0:
         needed = memory.weights + memory.overhead
-        return [
-            f"{who} needs {gib(needed)} a GPU before any KV cache, "
-            f"--gpu-memory-utilization {utilization:g} of {gib(total)} grants {gib(total * utilization)}"
-        ]
+        granted = f"--gpu-memory-utilization {utilization:g} of {gib(total)} grants {gib(total * utilization)}"
+        return [f"{who} needs {gib(needed)} a GPU before any KV cache, {granted}"]
     return []

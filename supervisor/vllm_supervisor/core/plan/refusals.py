@@ -18,9 +18,7 @@ def tensor_parallel_sizes(shape: Shape, gpus: int | None, others: int) -> tuple[
     """
     most = (8 if gpus is None else gpus) // others
     return tuple(
-        size
-        for size in range(1, most + 1)
-        if shape.heads % size == 0 and (gpus is None or gpus % (size * others) == 0)
+        size for size in range(1, most + 1) if shape.heads % size == 0 and (gpus is None or gpus % (size * others) == 0)
     )
 
 

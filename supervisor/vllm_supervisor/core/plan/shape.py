@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..checkpoint import CheckpointError
+from vllm_supervisor.core.checkpoint import CheckpointError
+
 from . import layers as layer_rules
 
 _NESTED = ("text_config", "language_config", "llm_config", "language_model", "thinker_config")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..checkpoint import Tensor
+from vllm_supervisor.core.checkpoint import Tensor
+
 from . import rules
 from .rules import AFTER, BEFORE, Share
 from .shape import Shape
@@ -66,10 +67,9 @@ def tally(tensors: Iterable[Tensor], shape: Shape) -> Tally:
             place = known[key] = rules.classify(name, len(sizes), shape)
         count += 1
         total += nbytes
-        if dtype == "F32" and key[2] and not shape.quantization:
-            # Served in 16 bits unless the engine is told otherwise.
-            nbytes //= 2
-        parts[place] = parts.get(place, 0) + nbytes
+        # A float32 checkpoint is served in 16 bits unless the engine is told otherwise.
+        halved = dtype == "F32" and key[2] and not shape.quantization
+        parts[place] = parts.get(place, 0) + (nbytes // 2 if halved else nbytes)
     return Tally(parts, count, total)
 
 
@@ -88,9 +88,7 @@ def stages(layers: int, pipeline: int) -> tuple[range, ...]:
 def weights_per_gpu(counted: Tally, shape: Shape, parallel: Parallel) -> int:
     """Bytes of weights on the fullest GPU."""
     by_stage = [0.0] * parallel.pipeline
-    stage_of = {
-        layer: number for number, span in enumerate(stages(shape.layers, parallel.pipeline)) for layer in span
-    }
+    stage_of = {layer: number for number, span in enumerate(stages(shape.layers, parallel.pipeline)) for layer in span}
     for (place, share), size in counted.parts.items():
         stage = 0 if place == BEFORE else parallel.pipeline - 1 if place == AFTER else stage_of[place]
         by_stage[stage] += size * fraction(share, shape, parallel)
