@@ -97,6 +97,14 @@ class EngineHttp:
             raw = await response.read()
             return response.status, json.loads(raw) if raw else None
 
+    async def try_post(self, path: str, body: dict[str, Any], timeout_s: float) -> tuple[int, Any, str]:
+        """The status, the JSON and no complaint; or 0, None and why it did not come through."""
+        try:
+            status, answer = await self.post(path, body, timeout_s)
+        except _ERRORS as error:
+            return 0, None, f"{path}: {_words(error)}"
+        return status, answer, ""
+
     async def probe(self, *, full: bool) -> Probed:
         """Ask /health; with `full` also who answers, /v1/models and one real request."""
         began = time.monotonic()

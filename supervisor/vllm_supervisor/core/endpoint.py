@@ -72,6 +72,7 @@ def endpoint(host: str, port: int, model: str, args: Args, env: Mapping[str, str
 def command_line(
     command: list[str],
     model: str,
+    *,
     served_model_name: str,
     host: str,
     port: int,

@@ -63,12 +63,17 @@ _JOURNAL = re.compile(
 )
 _DMESG = re.compile(r"\[(?: *\d{1,12}\.\d{6}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] (?=\S)")
 _KERNEL_TEXT = re.compile(
-    r"NVRM: |Out of memory: |Memory cgroup out of memory: |oom-kill:|pcieport |nvidia-nvswitch|[^ ]{1,32} invoked oom-killer"
+    r"NVRM: |Out of memory: |Memory cgroup out of memory: |oom-kill:|pcieport |nvidia-nvswitch|[^ ]{1,32} invoked "
+    r"oom-killer"
 )
 _RECORD = re.compile(
     r"\b(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})? "
     r"\[(?P<file>[^\]\s:]{1,120}):\d{1,6}\](?: |$)",
 )
+_USUAL = re.compile(
+    r"(?:\([A-Za-z][\w=\-]{0,60} pid=\d{1,10}\) )?(?=(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) +\d\d-\d\d )"
+)
+_LEVELS: Final = ("INFO ", "WARNING ", "ERROR ", "DEBUG ", "CRITICAL ")
 _PROCESS = re.compile(r"\((?P<name>[A-Za-z][\w =\-]{0,60}?) pid=(?P<pid>\d{1,10})(?:, ip=[^)\s]{1,60})?\) ?")
 _UVICORN = re.compile(r"(?P<level>DEBUG|TRACE|INFO|WARNING|ERROR|CRITICAL): {1,9}(?=\S)")
 _FLASHINFER = re.compile(
@@ -79,6 +84,7 @@ _RUST = re.compile(
     r"(?P<rest>.*)",
 )
 _RUST_TARGET = re.compile(r"(?:[\w{}=\"., ]{0,80}: )??(?P<target>\w+(?:::\w+)*): (?:[\w/.\-]{1,80}\.rs:\d{1,6}: )?")
+_MAX_PREFIXES: Final = 4
 _RECORD_WINDOW: Final = 400
 """A record's header stands within this many characters; VLLM_LOGGING_PREFIX is free text before it."""
 
@@ -111,17 +117,28 @@ def peel(raw: str) -> Line:
         return Line(text, None, pid, None, rest, Source.SYSTEMD, unit)
     if rest[:1] == "{" and (found := _peel_json(text, rest)):
         return found
-    record = _RECORD.search(rest, 0, _RECORD_WINDOW)
     process = None
-    if record:
+    if record := _find_record(rest):
         for prefix in _PROCESS.finditer(rest, 0, record.start()):
             process, pid = prefix["name"], int(prefix["pid"])
         message = rest[record.end() :]
         return Line(text, process, pid, record["level"], message, Source.VLLM, record["file"])
-    while rest[:1] == "(" and (prefix_only := _PROCESS.match(rest)):
+    for _ in range(_MAX_PREFIXES):
+        if rest[:1] != "(" or not (prefix_only := _PROCESS.match(rest)):
+            break
         process, pid = prefix_only["name"], int(prefix_only["pid"])
         rest = rest[prefix_only.end() :]
     return _peel_foreign(text, process, pid, rest)
+
+
+def _find_record(rest: str) -> re.Match[str] | None:
+    """The header of vLLM's own record, which free text may precede; most other lines cost a few searches."""
+    if usual := _USUAL.match(rest):
+        return _RECORD.match(rest, usual.end())
+    head = rest[:_RECORD_WINDOW]
+    if " [" not in head:
+        return None
+    return _RECORD.search(head) if any(level in head for level in _LEVELS) else None
 
 
 def _peel_foreign(text: str, process: str | None, pid: int | None, rest: str) -> Line:

@@ -81,6 +81,8 @@ def _phase_seen(state: State, phase: Phase, now: float) -> State:
 
 def _progressed(state: State, fact: Progress, now: float) -> State:
     state = _phase_seen(state, fact.phase, now)
+    if fact.phase is Phase.LOADING_WEIGHTS:
+        state = replace(state, shards=fact)
     before = state.progress
     if before is None or before.bar != fact.bar or fact.done < before.done:
         return replace(state, progress=fact, progress_since=now, progress_from=fact.done)

@@ -104,7 +104,8 @@ PATTERNS: Final[dict[str, tuple[Pattern, ...]]] = {
         _p(r"Using max model len (?P<max_model_len>\d+)", Phase.CONFIGURING, _F.MAX_MODEL_LEN),
         _p(r"Using V2 Model Runner", Phase.CONNECTING),
         _p(
-            r"Using (?:AttentionBackendEnum\.)?(?P<attention_backend>[A-Z][A-Z0-9_]+) attention backend out of potential",
+            r"Using (?:AttentionBackendEnum\.)?(?P<attention_backend>[A-Z][A-Z0-9_]+) attention backend out of "
+            r"potential",
             Phase.LOADING_WEIGHTS,
             _F.ATTENTION_BACKEND,
         ),

@@ -90,7 +90,7 @@ class Scanner:
         """The syslog priority (0 to 7) of the line fed last."""
         return self._priority
 
-    def feed(self, raw_line: str, stream: str = "stdout") -> tuple[Fact, ...]:
+    def feed(self, raw_line: str, stream: str = "stdout") -> tuple[Fact, ...]:  # noqa: ARG002 -- see Args
         """Take the next line.
 
         Args:
@@ -119,7 +119,7 @@ class Scanner:
         """The cause at the end of the log: `healthy`, `unknown`, or what went wrong."""
         return self._classifier.verdict(self.log_phase)
 
-    def priority(self, raw_line: str, stream: str = "stdout") -> int:
+    def priority(self, raw_line: str, stream: str = "stdout") -> int:  # noqa: ARG002 -- see Args
         """The syslog priority (0 to 7) of a line, mostly of the one fed last.
 
         Args:

@@ -87,6 +87,7 @@ class State:
         since: When the phase was entered.
         timeline: Every phase entered so far and when; phases can recur.
         deadline: When the phase, or its present step, is over; None when it has no end of its own.
+        shards: The last bar of the weights; it stays when the phase is over.
         suspect: The classifier's best cause so far; a verdict only once something fails.
         fault: Why this start is being ended; None for an ending that was asked for.
         stop_by: The signal that asked for the end; empty when nobody did.
@@ -110,6 +111,7 @@ class State:
     progress: Progress | None = None
     progress_since: float = 0.0
     progress_from: float = 0.0
+    shards: Progress | None = None
     life: Life | None = None
     ready_at: float | None = None
     smoke: tuple[bool, str, float] | None = None

@@ -10,19 +10,21 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from ..causes import Cause
-from ..lines import Line, Source
+from vllm_supervisor.core.causes import Cause
+from vllm_supervisor.core.lines import Line, Source
+
 from .endings import Ending, ending, is_harmless, is_wrapper
 from .rule import WEAK, Kind, Rule, Situation
 from .rules_config import RULES as CONFIG
 from .rules_gpu import RULES as GPU
+from .rules_host import RULES as HOST
 from .rules_kernels import RULES as KERNELS
 from .rules_model import RULES as MODEL
 from .rules_processes import RULES as PROCESSES
 from .tracebacks import Trace, Tracebacks, is_exception
 from .views import View, views
 
-RULES: Final[tuple[Rule, ...]] = (*PROCESSES, *GPU, *KERNELS, *MODEL, *CONFIG)
+RULES: Final[tuple[Rule, ...]] = (*HOST, *PROCESSES, *GPU, *KERNELS, *MODEL, *CONFIG)
 """Every rule; of two that fit one line equally near to the root, the first one counts."""
 
 WRAPPER_RULES: Final = tuple(
@@ -32,6 +34,9 @@ WRAPPER_RULES: Final = tuple(
 
 SERVING: Final = "serving"
 _MAX_PIDS: Final = 4096
+_QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING"})
+_TELLING: Final = frozenset("M[S")
+"""First letters of the quiet records that tell of an end: `MPClient: …`, `[shutdown] …`, `Shutting down`."""
 _UNKNOWN_ADVICE: Final = (
     "The log does not say why it ended: keep it, look in the kernel log for that time, and start again."
 )
@@ -105,12 +110,13 @@ class Classifier:
         if line.pid is not None and len(self._pids) < _MAX_PIDS:
             self._pids.add(line.pid)
         trace = self.trace = self._tracebacks.see(line)
+        if line.level in _QUIET and line.message[:1] not in _TELLING:
+            return False
         before = self.cause_line
-        if line.source is not Source.VLLM or line.level in ("ERROR", "CRITICAL") or line.message[:1] in ("M", "["):
-            if not self._stopped or line.source in (Source.KERNEL, Source.SYSTEMD):
-                self._judge_all(raw, line, trace, phase)
-            self._note_ending(line)
-        return self.cause_line != before
+        if not self._stopped or line.source in (Source.KERNEL, Source.SYSTEMD):
+            self._judge_all(raw, line, trace, phase)
+        self._note_ending(line)
+        return self.cause_line is not before
 
     def started(self) -> None:
         """HTTP is up: whatever was reported before did not hinder the start."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from ..lines import Line, Source
+from vllm_supervisor.core.lines import Line, Source
 
 
 class Ending(Enum):
@@ -44,13 +44,16 @@ _DEATHS = re.compile(
 _MAYBE_WRAPPER = re.compile(r"(?:[\w.]{1,120}: )?(?:WorkerProc hit an exception\.|EngineCore hit an exception)")
 """A request of the engine to its workers failed; whether the engine dies of it, other lines say."""
 _HARMLESS = re.compile(
-    r"(?:[\w.]{1,120}\.)?(?:SystemExit|KeyboardInterrupt|CancelledError|GeneratorExit|BrokenPipeError|ConnectionResetError"
+    r"(?:[\w.]{1,120}\.)?(?:SystemExit|KeyboardInterrupt|CancelledError|GeneratorExit|BrokenPipeError"
+    r"|ConnectionResetError"
     r"|ConnectionRefusedError|EOFError|RuntimeError: cancelled|Cancelled)\b"
-    r"|(?:[\w.]{1,120}: )?(?:failed to recv, got \d+ bytes|.{0,200}Connection (?:closed by peer|reset by peer)|cancelled$)",
+    r"|(?:[\w.]{1,120}: )?(?:failed to recv, got \d+ bytes|.{0,200}Connection (?:closed by peer|reset by peer)"
+    r"|cancelled$)",
 )
 _STOP = re.compile(
     r"(?:\[shutdown\] API server: shutdown triggered|Shutting down$|KeyboardInterrupt: terminated|KeyboardInterrupt$"
-    r"|(?:Stopping|Stopped) \S.*|.{0,120}: Sent signal SIG(?:TERM|KILL) to main process|Received signal \d+|Got signal SIG(?:TERM|INT))",
+    r"|(?:Stopping|Stopped) \S.*|.{0,120}: Sent signal SIG(?:TERM|KILL) to main process|Received signal \d+|Got "
+    r"signal SIG(?:TERM|INT))",
 )
 _UNIT_END = re.compile(r".{0,120}: Main process exited, code=(?P<how>\w+), status=(?P<status>\S+)")
 _RC = re.compile(r"(?:rc|exit(?: code| status)?)[ =:]{1,3}(?P<code>-?\d{1,3})$")
@@ -81,11 +84,11 @@ def ending(line: Line) -> Ending | None:
             asked = unit["status"].startswith(("15", "0/"))
             return Ending.STOP if asked else Ending.EXIT
         return Ending.STOP if message.startswith(("Stopping ", "Stopped ")) else None
-    if line.level in ("ERROR", "CRITICAL") or line.source is Source.BARE:
+    if line.source is Source.BARE:
+        return _bare(message)
+    if line.level in ("ERROR", "CRITICAL"):
         if _WRAPPER.match(message) or _DEATHS.match(message):
             return Ending.DEATH
-        if line.source is Source.BARE:
-            return _bare(message)
     elif message.startswith("MPClient: engine core exited"):
         return Ending.DEATH
     elif line.source in (Source.UVICORN, Source.JSON) or message.startswith("[shutdown] API server: shutdown"):
@@ -96,6 +99,8 @@ def ending(line: Line) -> Ending | None:
 def _bare(message: str) -> Ending | None:
     if message.startswith("KeyboardInterrupt") and _STOP.match(message):
         return Ending.STOP
+    if ("Engine" in message or "Worker" in message) and (_WRAPPER.match(message) or _DEATHS.match(message)):
+        return Ending.DEATH
     if "resource_tracker: There appear to be" in message:
         return Ending.EXIT
     if rc := _RC.match(message):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
@@ -59,7 +60,7 @@ class Situation:
     process: str | None = None
     frames: frozenset[str] = frozenset()
     fields: Mapping[str, str] = field(default_factory=dict)
-    pids: Set[int] = frozenset()
+    pids: AbstractSet[int] = frozenset()
 
     def in_engine(self) -> bool:
         """Whether the line comes from the engine core or a worker, not from the API server."""

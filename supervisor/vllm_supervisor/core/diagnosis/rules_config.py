@@ -33,7 +33,8 @@ RULES: Final[tuple[Rule, ...]] = (
     # bad-arguments
     rule(
         "bad-arguments",
-        r"(?:vllm|api_server\.py|__main__\.py|launch\.py)(?: [\w\-]{1,30}){0,2}: error: unrecognized arguments: (?P<what>.+)",
+        r"(?:vllm|api_server\.py|__main__\.py|launch\.py)(?: [\w\-]{1,30}){0,2}: error: unrecognized arguments: "
+        r"(?P<what>.+)",
         "unknown arguments {what}",
         "Remove or rename {what}, which this vLLM version does not know: " + _FLAGS,
         kinds=(Kind.NATIVE,),
@@ -67,7 +68,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "bad-arguments",
-        r"Load format [`'\"]?(?P<name>[\w\-]+)[`'\"]? is not supported|Unexpected extra config keys for load format (?P<other>\w+)"
+        r"Load format [`'\"]?(?P<name>[\w\-]+)[`'\"]? is not supported|Unexpected extra config keys for load format "
+        r"(?P<other>\w+)"
         r"|enable_multithread_load does not support",
         "load format or its options are not supported",
         "Correct --load-format and --model-loader-extra-config.",
@@ -80,7 +82,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "bad-arguments",
-        r"Quantization method specified in the model config \((?P<has>[\w\-]+)\) does not match the quantization method "
+        r"Quantization method specified in the model config \((?P<has>[\w\-]+)\) does not match the quantization "
+        r"method "
         r"specified in the `quantization` argument \((?P<asked>[\w\-]+)\)",
         "--quantization {asked} contradicts the checkpoint ({has})",
         "Drop --quantization {asked}: the checkpoint says {has} itself.",
@@ -88,7 +91,8 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "bad-arguments",
         r"(?:Failed to load the (?:model config|tokenizer)\. If the (?:model|tokenizer) is a custom"
-        r"|.{0,300}(?:contains custom code which must be executed|requires you to execute the (?:configuration|tokenizer|model|processor) file))",
+        r"|.{0,300}(?:contains custom code which must be executed|requires you to execute the (?:configuration"
+        r"|tokenizer|model|processor) file))",
         "the model brings code of its own",
         "Add --trust-remote-code if you trust the model's own code.",
     ),
@@ -136,7 +140,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "tensor-parallel-invalid",
         r"World size \((?P<world>\d+)\) is larger than the number of available GPUs \((?P<gpus>\d+)\)",
         "{world} GPUs are asked for, {gpus} are visible",
-        "Lower --tensor-parallel-size to {gpus} or less, or find out why only {gpus} of {world} GPUs are visible (a lost GPU looks like this).",
+        "Lower --tensor-parallel-size to {gpus} or less, or find out why only {gpus} of {world} GPUs are visible (a "
+        "lost GPU looks like this).",
     ),
     rule(
         "tensor-parallel-invalid",
@@ -146,18 +151,23 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "tensor-parallel-invalid",
-        r"(?P<a>\d+) is not divisible by (?P<b>\d+)|(?:Weight |The )?(?:input|output)_(?:size|partition_size).{0,200}is not divisible by"
+        r"(?P<a>\d+) is not divisible by (?P<b>\d+)|(?:Weight |The )?(?:input|output)_(?:size"
+        r"|partition_size).{0,200}is not divisible by"
         r"|(?:Total number of|Number of) .{0,60}must be divisible by (?:the )?tensor[ _-]parallel",
         "a layer cannot be split over this many GPUs",
-        "Choose another --tensor-parallel-size: a layer of this model cannot be split by it (quantised blocks set limits too).",
+        "Choose another --tensor-parallel-size: a layer of this model cannot be split by it (quantised blocks set "
+        "limits too).",
     ),
     rule(
         "tensor-parallel-invalid",
-        r"DP adjusted local rank (?P<rank>\d+) is out of bounds for (?P<gpus>\d+) devices|world_size \(\d+\) must be equal to the"
-        r"|CUDA error: invalid device ordinal|You don't have enough GPUs available|Cannot provide a placement group requiring"
+        r"DP adjusted local rank (?P<rank>\d+) is out of bounds for (?P<gpus>\d+) devices|world_size \(\d+\) must be "
+        r"equal to the"
+        r"|CUDA error: invalid device ordinal|You don't have enough GPUs available|Cannot provide a placement group "
+        r"requiring"
         r"|Current node has no GPU available|Pipeline parallelism is not supported for this model",
         "the parallel sizes ask for more than there is",
-        "Check --tensor-parallel-size, --pipeline-parallel-size and CUDA_VISIBLE_DEVICES against the GPUs that are visible.",
+        "Check --tensor-parallel-size, --pipeline-parallel-size and CUDA_VISIBLE_DEVICES against the GPUs that are "
+        "visible.",
     ),
     # max-model-len-too-long
     rule(
@@ -172,10 +182,13 @@ RULES: Final[tuple[Rule, ...]] = (
     # kv-cache-too-small
     rule(
         "kv-cache-too-small",
-        r"To serve at least one request with the models?'?s max seq len \((?P<asked>\d+)\), \(?(?P<need>[\d.]+) GiB KV cache is needed, "
-        r"which is larger than the available KV cache memory \((?P<have>[\d.]+) GiB\).{0,200}?estimated maximum model length is\s+(?P<most>\d+)",
+        r"To serve at least one request with the models?'?s max seq len \((?P<asked>\d+)\), \(?(?P<need>[\d.]+) GiB "
+        r"KV cache is needed, "
+        r"which is larger than the available KV cache memory \((?P<have>[\d.]+) GiB\).{0,200}?estimated maximum "
+        r"model length is\s+(?P<most>\d+)",
         "{asked} tokens need {need} GiB of KV cache, {have} GiB are there",
-        "Lower --max-model-len to {most} or less (or `auto`), raise --gpu-memory-utilization, or use --kv-cache-dtype fp8.",
+        "Lower --max-model-len to {most} or less (or `auto`), raise --gpu-memory-utilization, or use "
+        "--kv-cache-dtype fp8.",
     ),
     rule(
         "kv-cache-too-small",
@@ -187,11 +200,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "kv-cache-too-small",
         r"No available memory for the cache blocks|Cannot auto-fit max_model_len: not enough GPU memory",
         "no memory is left for the KV cache",
-        "Weights and activations fill the budget: raise --gpu-memory-utilization, lower --max-num-batched-tokens, or use more GPUs.",
+        "Weights and activations fill the budget: raise --gpu-memory-utilization, lower --max-num-batched-tokens, or "
+        "use more GPUs.",
     ),
     rule(
         "kv-cache-too-small",
-        r"The model's max seq len \((?P<asked>\d+)\) is larger than the maximum number of tokens that can be stored in KV cache \((?P<most>\d+)\)",
+        r"The model's max seq len \((?P<asked>\d+)\) is larger than the maximum number of tokens that can be stored "
+        r"in KV cache \((?P<most>\d+)\)",
         "{asked} tokens do not fit the KV cache of {most}",
         "Lower --max-model-len to {most} or less, or raise --gpu-memory-utilization.",
     ),

@@ -35,13 +35,16 @@ RULES: Final[tuple[Rule, ...]] = (
         "model-not-found",
         r"Invalid repository ID or local directory specified: '(?P<path>[^']*)'",
         "no model at {path}",
-        "Check that {path} exists, is mounted and holds a config.json that the service user can read, or correct the path.",
+        "Check that {path} exists, is mounted and holds a config.json that the service user can read, or correct the "
+        "path.",
     ),
     rule(
         "model-not-found",
-        r"Repo id must be in the form .{0,80}?: '(?P<path>[^']*)'|Repo id must use alphanumeric chars.{0,120}?: '(?P<other>[^']*)'",
+        r"Repo id must be in the form .{0,80}?: '(?P<path>[^']*)'|Repo id must use alphanumeric chars.{0,120}?: "
+        r"'(?P<other>[^']*)'",
         "no model at {path}",
-        "Check that {path} exists, is mounted and holds a config.json that the service user can read, or correct the path.",
+        "Check that {path} exists, is mounted and holds a config.json that the service user can read, or correct the "
+        "path.",
         plain="Check that the model's path exists and is mounted, or correct it.",
     ),
     rule(
@@ -52,10 +55,12 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "model-not-found",
-        r"(?:40[134] Client Error\b|Repository Not Found|Access to model .{1,200} is restricted|Cannot access gated repo"
+        r"(?:40[134] Client Error\b|Repository Not Found|Access to model .{1,200} is restricted|Cannot access gated "
+        r"repo"
         r"|You are trying to access a gated repo|Access to this resource is disabled)",
         "the hub does not give out the model",
-        "Check the model's name, accept its licence and give the service an HF_TOKEN that may read it, or use a local directory.",
+        "Check the model's name, accept its licence and give the service an HF_TOKEN that may read it, or use a "
+        "local directory.",
     ),
     rule(
         "model-not-found",
@@ -87,22 +92,26 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "checkpoint-incomplete",
-        r"(?:\[Errno 2\] )?No such file or directory: [\"'](?P<path>[^\"']{1,400}\.(?:safetensors|bin|pt|gguf)(?:\.index\.json)?)[\"']",
+        r"(?:\[Errno 2\] )?No such file or directory: [\"'](?P<path>[^\"']{1,400}\.(?:safetensors|bin|pt"
+        r"|gguf)(?:\.index\.json)?)[\"']",
         "{path} is missing",
         "Fetch {path}, which belongs to the checkpoint, then start again.",
     ),
     rule(
         "checkpoint-incomplete",
-        r"Can't load tokenizer for|Couldn't instantiate the backend tokenizer|Can't load (?:image processor|feature extractor) for",
+        r"Can't load tokenizer for|Couldn't instantiate the backend tokenizer|Can't load (?:image processor|feature "
+        r"extractor) for",
         "files of the tokenizer or processor are missing",
-        "Fetch the tokenizer and processor files of the model (tokenizer.json, tokenizer_config.json), then start again.",
+        "Fetch the tokenizer and processor files of the model (tokenizer.json, tokenizer_config.json), then start "
+        "again.",
     ),
     # checkpoint-corrupt
     rule(
         "checkpoint-corrupt",
         r"Error while deserializing(?: header)?: ?(?P<what>.{0,120})",
         "a shard is damaged: {what}",
-        "Find the shard whose size or header does not match its index entry (it is cut short or a pointer file) and fetch it again.",
+        "Find the shard whose size or header does not match its index entry (it is cut short or a pointer file) and "
+        "fetch it again.",
     ),
     rule(
         "checkpoint-corrupt",
@@ -112,7 +121,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "checkpoint-corrupt",
-        r"(?:PytorchStreamReader failed|invalid load key, |unpickling stack underflow|pickle data was truncated|Ran out of input"
+        r"(?:PytorchStreamReader failed|invalid load key, |unpickling stack underflow|pickle data was truncated|Ran "
+        r"out of input"
         r"|File is not a zip file|Invalid magic number; corrupt file)",
         "a weight file is damaged",
         "A weight file is cut short or no weight file at all: " + _FETCH + ".",
@@ -129,12 +139,14 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "checkpoint-mismatch",
-        r"There is no module or parameter named '(?P<name>[^']{1,200})'|Attempted to load weight .{1,120} into parameter"
+        r"There is no module or parameter named '(?P<name>[^']{1,200})'|Attempted to load weight .{1,120} into "
+        r"parameter"
         r"|size mismatch for [\w.]{1,200}|The size of tensor a \(\d+\) must match the size of tensor b"
         r"|shape mismatch: |'?(?:language_model\.|model\.)?(?:model\.)?layers\.\d+\.[\w.]{1,200}'?$"
         r"|loaded_weight\.shape|param_data\.shape",
         "the checkpoint does not fit the model's configuration",
-        "The tensors do not fit config.json (or this vLLM does not know this variant of the model): check that both are of one revision.",
+        "The tensors do not fit config.json (or this vLLM does not know this variant of the model): check that both "
+        "are of one revision.",
         when=_weights,
     ),
     # unsupported-architecture
@@ -143,7 +155,8 @@ RULES: Final[tuple[Rule, ...]] = (
         r"Model architectures? (?P<what>\[.{1,200}?\]|\S{1,100}) (?:are not supported for now|failed to be inspected"
         r"|is not supported|was supported in vLLM until|has no vLLM implementation)",
         "{what} is not supported by this vLLM",
-        "Install a vLLM release whose model registry knows {what} (or serve another model); the installed one does not.",
+        "Install a vLLM release whose model registry knows {what} (or serve another model); the installed one does "
+        "not.",
     ),
     rule(
         "unsupported-architecture",
@@ -153,9 +166,11 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "unsupported-architecture",
-        r"The checkpoint you are trying to load has model type [`'\"](?P<what>[\w.\-]+)[`'\"]? but Transformers does not recognize",
+        r"The checkpoint you are trying to load has model type [`'\"](?P<what>[\w.\-]+)[`'\"]? but Transformers does "
+        r"not recognize",
         "model type {what} is unknown to transformers",
-        "Install a newer vLLM and transformers that know the model type {what}, or use --trust-remote-code if the model brings its code.",
+        "Install a newer vLLM and transformers that know the model type {what}, or use --trust-remote-code if the "
+        "model brings its code.",
     ),
     rule(
         "unsupported-architecture",
@@ -166,9 +181,11 @@ RULES: Final[tuple[Rule, ...]] = (
     # unsupported-quantization
     rule(
         "unsupported-quantization",
-        r"The quantization method (?P<what>\S+) is not supported for the current GPU\. Minimum capability: (?P<need>\d+)\. Current capability: (?P<has>\d+)",
+        r"The quantization method (?P<what>\S+) is not supported for the current GPU\. Minimum capability: "
+        r"(?P<need>\d+)\. Current capability: (?P<has>\d+)",
         "{what} needs compute capability {need}, the GPU has {has}",
-        "Use a checkpoint in a format that GPUs of compute capability {has} can run (or GPUs of {need} and up for {what}).",
+        "Use a checkpoint in a format that GPUs of compute capability {has} can run (or GPUs of {need} and up for "
+        "{what}).",
         derive=_capability,
     ),
     rule(
@@ -186,8 +203,10 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "unsupported-quantization",
-        r"Quantization scheme is not supported for the current GPU|(?:\S+ )?quantization (?:method )?(?:\S+ )?is (?:currently )?not supported"
-        r"|No compressed-tensors compatible scheme was found|ModelOpt currently only supports|Unsupported (?:quant|ModelOpt|quantization)",
+        r"Quantization scheme is not supported for the current GPU|(?:\S+ )?quantization (?:method )?(?:\S+ )?is "
+        r"(?:currently )?not supported"
+        r"|No compressed-tensors compatible scheme was found|ModelOpt currently only supports|Unsupported (?:quant"
+        r"|ModelOpt|quantization)",
         "the quantisation of this checkpoint is not supported here",
         "Use a checkpoint in another quantisation, or a vLLM and GPU that support this one.",
     ),

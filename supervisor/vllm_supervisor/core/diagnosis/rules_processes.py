@@ -1,16 +1,13 @@
-"""Rules: ports, processes that die or hang, the host's memory, the kernel's and systemd's lines."""
+"""Rules: ports, processes that hang, processes that die without a reason of their own."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from .. import xid
 from .rule import Fields, Kind, Rule, Situation, Tier, rule
 
 _SIGNALS: Final = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
-_OURS = re.compile(r"VLLM|vllm|python|pt_main|ray|Worker|EngineCore|APIServer")
-_FREE_RAM = "free memory or add swap, drop CPU offload and parallel loaders, and check the limits before the retry."
 
 
 def _number(groups: Fields) -> int | None:
@@ -36,136 +33,21 @@ def _bus_error(_: Situation, match: re.Match[str]) -> bool:
     return _number(match.groupdict()) == -7
 
 
-def _ours(situation: Situation, match: re.Match[str]) -> bool:
-    groups = match.groupdict()
-    pid = groups.get("pid")
-    return bool(_OURS.match(groups.get("name") or "")) or (pid is not None and int(pid) in situation.pids)
-
-
-def _engine_process(situation: Situation, _: re.Match[str]) -> bool:
-    return situation.in_engine()
-
-
 def _listener(situation: Situation, _: re.Match[str]) -> bool:
     return not situation.in_engine() and situation.phase in {"launching", "configuring", "capturing-graphs", "serving"}
-
-
-def _of(slug: str) -> str:
-    return "|".join(str(number) for number, entry in sorted(xid.CATALOGUE.items()) if entry.slug == slug)
-
-
-def _meaning(groups: Fields) -> Fields:
-    return {"meaning": xid.lookup(int(groups["xid"])).meaning}
-
-
-def _xid(slug: str, advice: str, tier: int) -> Rule:
-    regex = rf"NVRM: Xid \((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]+)\): (?P<xid>{_of(slug)})\b"
-    hardware = slug in xid.HARDWARE
-    return rule(
-        slug,
-        regex,
-        "Xid {xid} on GPU {gpu}: {meaning}",
-        advice,
-        kinds=(Kind.KERNEL,),
-        tier=tier,
-        fatal=hardware,
-        derive=_meaning,
-    )
 
 
 _WORKER = r"Worker proc (?:\w+-)?(?P<worker>[\w.]+) died unexpectedly(?: \(exit code: (?P<code>-?\d+|None)\))?"
 
 RULES: Final[tuple[Rule, ...]] = (
-    # the kernel on GPUs
-    _xid(
-        "gpu-lost",
-        "GPU {gpu} dropped off the PCIe bus: do not restart on it; power-cycle or reboot the host and check power, seating and riser of that card.",
-        Tier.HARDWARE,
-    ),
-    _xid(
-        "gpu-fault",
-        "GPU {gpu} reports {meaning}: drain it, reset it (or reboot), and replace the card if it comes back.",
-        Tier.HARDWARE,
-    ),
-    _xid(
-        "nvlink-fault",
-        "An NVLink of GPU {gpu} failed ({meaning}): reset the GPUs or reboot, and have the link checked if it comes back.",
-        Tier.HARDWARE,
-    ),
-    _xid(
-        "cuda-fault",
-        "A kernel of the program failed on GPU {gpu} ({meaning}): restart, and after a third time within an hour change the version.",
-        Tier.ECHO,
-    ),
-    rule(
-        "gpu-lost",
-        r"NVRM: (?:GPU (?:at )?(?:PCI:)?(?P<gpu>[0-9a-fA-F:.]+): )?.{0,60}GPU has fallen off the bus",
-        "a GPU has fallen off the bus",
-        "A GPU dropped off the PCIe bus: do not restart on it; power-cycle or reboot the host and check power, seating and riser of that card.",
-        kinds=(Kind.KERNEL,),
-        tier=Tier.HARDWARE,
-        fatal=True,
-    ),
-    rule(
-        "nvlink-fault",
-        r"(?:nvidia-nvswitch\d*: |NVRM: ).{0,40}SXid \(PCI:[0-9a-fA-F:.]+\): \d+, Fatal",
-        "an NVSwitch reports a fatal error",
-        "An NVSwitch reports a fatal error: reset the fabric or reboot, and have the board checked if it comes back.",
-        kinds=(Kind.KERNEL,),
-        tier=Tier.HARDWARE,
-        fatal=True,
-    ),
-    # host-out-of-memory
-    rule(
-        "host-out-of-memory",
-        r"(?:Memory cgroup out|Out) of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]{1,40})\)",
-        "the kernel killed {name} (pid {pid}): no memory left",
-        "The kernel killed {name} because the host or its cgroup ran out of RAM: " + _FREE_RAM,
-        kinds=(Kind.KERNEL,),
-        tier=Tier.HARDWARE,
-        fatal=True,
-        when=_ours,
-    ),
-    rule(
-        "host-out-of-memory",
-        r"oom-kill:.{0,400}task=(?P<name>[^,]{1,40}),pid=(?P<pid>\d+)",
-        "the kernel killed {name} (pid {pid}): no memory left",
-        "The kernel killed {name} because the host or its cgroup ran out of RAM: " + _FREE_RAM,
-        kinds=(Kind.KERNEL,),
-        tier=Tier.HINT_OF_HARDWARE,
-        fatal=True,
-        when=_ours,
-    ),
-    rule(
-        "host-out-of-memory",
-        r"(?P<unit>\S{1,80}): (?:A process of this unit has been killed by the OOM killer|Failed with result 'oom-kill')",
-        "the kernel killed a process of {unit}: no memory left",
-        "The kernel killed a process of {unit} because the host or its cgroup ran out of RAM: " + _FREE_RAM,
-        kinds=(Kind.SYSTEMD,),
-        tier=Tier.HINT_OF_HARDWARE + 1,
-        fatal=True,
-    ),
-    rule(
-        "host-out-of-memory",
-        r"\[Errno 12\] Cannot allocate memory|.{0,120}(?:DefaultCPUAllocator: (?:can't allocate|not enough) memory)"
-        r"|Available memory on node \d+ \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired CPU memory"
-        r"|Unable to allocate [\d.]+ [KMGT]iB for an array",
-        "the host's memory does not suffice",
-        "The host ran out of RAM: " + _FREE_RAM,
-    ),
-    rule(
-        "host-out-of-memory",
-        r"(?<=\bMemoryError: )|MemoryError:?$|std::bad_alloc",
-        "the host's memory does not suffice",
-        "The host ran out of RAM: " + _FREE_RAM,
-        kinds=(Kind.ERROR, Kind.NATIVE),
-    ),
     # ports
     rule(
         "rendezvous-port-collision",
-        r"The server socket has failed to (?:listen on|bind to) any local network address\.(?: .{0,40}port: (?P<taken>\d+))?",
+        r"The server socket has failed to (?:listen on|bind to) any local network address\.(?: .{0,40}port: "
+        r"(?P<taken>\d+))?",
         "port {taken} for the ranks' meeting point is taken",
-        "Port {taken}, which was picked for the ranks' own meeting point, was taken in the meantime (it is not the HTTP port): start "
+        "Port {taken}, which was picked for the ranks' own meeting point, was taken in the meantime (it is not the "
+        "HTTP port): start "
         "again at once, and keep VLLM_PORT away from busy ranges.",
         plain="The port of the ranks' own meeting point was taken in the meantime: start again at once.",
     ),
@@ -180,7 +62,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "port-in-use",
         r"\[Errno 98\] (?:[Aa]ddress already in use|error while attempting to bind on address)",
         "port {port} is taken",
-        "Something already listens on port {port}: stop that process (or the engine left over from before), or choose another port.",
+        "Something already listens on port {port}: stop that process (or the engine left over from before), or "
+        "choose another port.",
         plain="Something already listens on the port: stop that process, or choose another port.",
         when=_listener,
     ),
@@ -189,15 +72,18 @@ RULES: Final[tuple[Rule, ...]] = (
         "engine-hung",
         r"RPC call to (?P<method>\w+) timed out",
         "a worker did not answer {method}",
-        "A worker stopped answering {method} in the middle of a step: keep stacks and kernel messages of that time, kill the whole "
+        "A worker stopped answering {method} in the middle of a step: keep stacks and kernel messages of that time, "
+        "kill the whole "
         "process group and restart.",
         tier=Tier.DEATH,
     ),
     rule(
         "load-stalled",
-        r"Timed out waiting for (?:engine core processes to start|engines to send|.{0,60}handshake)|Did not receive response from front-end process",
+        r"Timed out waiting for (?:engine core processes to start|engines to send|.{0,60}handshake)|Did not receive "
+        r"response from front-end process",
         "the engine did not come up in its own time limit",
-        "The engine took longer than its own limit: look what the workers did last, and raise VLLM_ENGINE_READY_TIMEOUT_S if they still loaded.",
+        "The engine took longer than its own limit: look what the workers did last, and raise "
+        "VLLM_ENGINE_READY_TIMEOUT_S if they still loaded.",
         tier=Tier.DEATH,
     ),
     # deaths without a reason of their own
@@ -214,7 +100,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "worker-killed",
         _WORKER,
         "worker {worker} {how}",
-        "Worker {worker} {how} (operator, memory killer, cgroup limit, crash): clean up, restart, and look in the kernel log for that second.",
+        "Worker {worker} {how} (operator, memory killer, cgroup limit, crash): clean up, restart, and look in the "
+        "kernel log for that second.",
         tier=Tier.DEATH,
         fatal=True,
         when=_killed,
@@ -233,7 +120,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "engine-died",
         r"Engine core proc(?:ess)? (?P<name>\S+) died unexpectedly|MPClient: engine core exited unexpectedly",
         "the engine core vanished",
-        "The EngineCore process vanished without a trace of its own: clear the left-over workers, restart, and look in the kernel log "
+        "The EngineCore process vanished without a trace of its own: clear the left-over workers, restart, and look "
+        "in the kernel log "
         "for a kill or crash at that second.",
         kinds=(Kind.ERROR, Kind.RECORD),
         tier=Tier.DEATH,
@@ -250,7 +138,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "engine-died",
-        r"Fatal Python error: (?P<what>.{1,80})|.{0,60}Caught signal (?P<signal>\d+)|Segmentation fault|Aborted(?: \(core dumped\))?$",
+        r"Fatal Python error: (?P<what>.{1,80})|.{0,60}Caught signal (?P<signal>\d+)|Segmentation fault|Aborted(?: "
+        r"\(core dumped\))?$",
         "an engine process crashed",
         "An engine process crashed in native code: restart, and keep the core dump and the stacks if it comes back.",
         kinds=(Kind.NATIVE,),
@@ -258,9 +147,11 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "engine-died",
-        r"Engine core initialization failed\. See root cause above\. Failed core proc\(s\): \{.{0,200}?: (?P<code>-\d+)",
+        r"Engine core initialization failed\. See root cause above\. Failed core proc\(s\): \{.{0,200}?: "
+        r"(?P<code>-\d+)",
         "the engine core {how} during its start",
-        "The engine core {how} during its start: look in the kernel log for a kill or crash at that second, then restart.",
+        "The engine core {how} during its start: look in the kernel log for a kill or crash at that second, then "
+        "restart.",
         tier=Tier.DEATH + 4,
         fatal=True,
         derive=_exit,

@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..lines import Line, Source
+from vllm_supervisor.core.lines import Line, Source
 
 _HEADER = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(
-    r"(?:[A-Za-z_]\w*\.){0,8}[A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Failed|Failure|Unsupported|Again|OutOfResources|BrokenProcessPool|Full|Empty)"
+    r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}(?:Error|Exception|Exit|Interrupt|Failed|Failure|Unsupported|Again"
+    r"|OutOfResources|BrokenProcessPool|Full|Empty)"
     r"(?::|$| )",
 )
 _OWNER = re.compile(r"Process (?P<name>[A-Za-z][\w\-]*):$")

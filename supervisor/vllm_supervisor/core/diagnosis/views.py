@@ -11,22 +11,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ..lines import Line, Source
+from vllm_supervisor.core.lines import Line, Source
+
 from .rule import Kind
 from .tracebacks import Trace, is_exception
 
 _CLASS = re.compile(r"[A-Za-z_][\w.]{0,120}: ")
 _QUOTED = re.compile(r"(?:[\w.]{1,80}: )?Worker failed with error '(?P<text>.*)")
 _WATCHDOG = re.compile(
-    r"\[rank\d+\]:\[E\d{3,4} .{0,160}?(?:terminated with exception: |(?=\[?Rank \d+\]? ?Watchdog caught|Watchdog caught))"
+    r"\[rank\d+\]:\[E\d{3,4} .{0,160}?(?:terminated with exception: |(?=\[?Rank \d+\]? ?Watchdog caught|Watchdog "
+    r"caught))"
 )
 _WHAT = re.compile(r"  what\(\):  (?:\[PG .{0,120}? terminated with exception: )?")
 _NCCL = re.compile(r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] )?[\w.\-]{1,80}:\d+:\d+ \[\d+\] .{0,120}?NCCL WARN ")
 _PLAIN_NATIVE = re.compile(
-    r"(?:vllm|api_server\.py|__main__\.py|launch\.py)(?: [\w\-]{1,30}){0,2}: error: |Fatal Python error: |Segmentation fault|Aborted"
-    r"|Failed: Cuda error |\[\w[\w.\-]*:\d+:\d+:\d+\] Caught signal |terminate called after throwing an instance of 'std::bad_alloc'"
-    r"|.{0,40}received signal: Bus error|Bus error|Unable to determine the device handle for "
-    r"|(?:collect2|cc1plus|/tmp/\S{1,80}|fatal error|nvcc|ptxas|ninja|\S{1,60}ld)\b.{0,200}No space left on device",
+    r"(?:vllm|api_server\.py|__main__\.py|launch\.py)(?: [\w\-]{1,30}){0,2}: error: |Fatal Python error: "
+    r"|Segmentation fault|Aborted|Failed: Cuda error |\[\w[\w.\-]*:\d+:\d+:\d+\] Caught signal "
+    r"|terminate called after throwing an instance of 'std::bad_alloc'|Bus error|Unable to determine the device handle for ",
+)
+_DISK = re.compile(
+    r"(?:collect2|cc1plus|/tmp/\S{1,80}|fatal error|nvcc|ptxas|ninja|\S{1,60}ld)\b.{0,200}No space left on device"
 )
 _DEPTH: Final = 4
 
@@ -103,5 +107,5 @@ def _bare(message: str, trace: Trace | None) -> Iterator[View]:
         yield View(Kind.NATIVE, text, _places(text), weak=True)
     elif "NCCL WARN " in message and (nccl := _NCCL.match(message)):
         yield View(Kind.NATIVE, message, (nccl.end(),))
-    elif _PLAIN_NATIVE.match(message):
+    elif _PLAIN_NATIVE.match(message) or ("No space left" in message and _DISK.match(message)):
         yield View(Kind.NATIVE, message, (0,))

@@ -83,7 +83,7 @@ def blocks_needed(cache: CacheLayout, length: int, batched_tokens: int) -> int:
             needed += -(-length // cache.block)
         else:
             held = min(window - 1 + batched_tokens, length)
-            needed += min(-(-held // cache.block) + 1, -(-length // cache.block) + 1)
+            needed += -(-held // cache.block) + 1
     return needed
 
 

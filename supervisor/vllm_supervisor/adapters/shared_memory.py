@@ -1,0 +1,48 @@
+"""Segments in /dev/shm that our engine made, so that none is left when it was killed (F3.5).
+
+In the unit /dev/shm is the service's own and goes with it; in the foreground it is everybody's, so
+only files that a process of our engine was seen to map are ever removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+SHM = "/dev/shm/"  # noqa: S108 - the kernel's place for POSIX shared memory
+
+
+def mapped(pids: Iterable[int], proc: Path = Path("/proc")) -> set[str]:
+    """The files in /dev/shm that these processes map or hold open."""
+    found: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError), (proc / str(pid) / "maps").open(errors="replace") as maps:
+            for line in maps:
+                at = line.find(SHM)
+                if at >= 0:
+                    found.add(line[at:].rstrip("\n").removesuffix(" (deleted)"))
+        directory = proc / str(pid) / "fd"
+        with contextlib.suppress(OSError):
+            for name in os.listdir(directory):
+                with contextlib.suppress(OSError):
+                    target = str((directory / name).readlink())
+                    if target.startswith(SHM):
+                        found.add(target.removesuffix(" (deleted)"))
+    return found
+
+
+def remove(paths: Iterable[str], proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Remove those of `paths` that are ours and that no living process maps any more."""
+    wanted = {path for path in paths if path.startswith(SHM)}
+    if not wanted:
+        return ()
+    others = mapped((int(name) for name in os.listdir(proc) if name.isdigit()), proc)
+    removed: list[str] = []
+    for path in sorted(wanted - others):
+        with contextlib.suppress(OSError):
+            if Path(path).stat().st_uid == os.getuid():
+                Path(path).unlink()
+                removed.append(path)
+    return tuple(removed)

@@ -1,0 +1,66 @@
+"""The command line: verbs in `commands`, exit codes in `core.exits`, no traceback for an operator."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from vllm_supervisor import __version__
+from vllm_supervisor.core.exits import ExitCode
+
+VERBS = ("run", "check", "plan", "overlay", "explain", "status", "wait", "history", "replay", "init")
+"""In the order in which an operator meets them."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors in one sentence, with the exit code of sysexits.h."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where help is; exit 64."""
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = Parser(
+        prog="vllm-supervisor",
+        description="Runs `vllm serve` as a systemd service: ready when it answers, failed with a cause, gone when stopped.",
+        epilog="Exit codes: 0 ok, 64 usage, 69 hardware, 70 bug, 75 transient, 76 gave up, 78 permanent.",
+    )
+    top.add_argument("--version", action="version", version=f"vllm-supervisor {__version__}")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    for verb in VERBS:
+        try:
+            module = importlib.import_module(f"vllm_supervisor.commands.{verb}")
+        except ModuleNotFoundError as error:
+            if error.name == f"vllm_supervisor.commands.{verb}":
+                continue
+            raise
+        module.add_parser(verbs)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; its exit code."""
+    args = parser().parse_args(argv)
+    module = importlib.import_module(f"vllm_supervisor.commands.{args.verb}")
+    try:
+        return int(module.run(args))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (`| head`) is gone; say nothing more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except Exception as error:
+        if os.environ.get("VSUP_DEBUG"):
+            raise
+        print(
+            f"vllm-supervisor: a bug: {type(error).__name__}: {error}; set VSUP_DEBUG=1 to see where, and report it",
+            file=sys.stderr,
+        )
+        return ExitCode.BUG

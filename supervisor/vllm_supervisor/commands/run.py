@@ -1,0 +1,40 @@
+"""`run`: supervise one engine, as a service or in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from vllm_supervisor.core.exits import ExitCode
+
+HELP = "start the engine of a configuration and supervise it until it ends"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the verb."""
+    parser = subparsers.add_parser("run", help=HELP, description=HELP.capitalize() + ".")
+    parser.add_argument(
+        "--config", type=Path, required=True, metavar="FILE", help="NAME.toml; NAME.env beside it is read, too"
+    )
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write every event to FILE, for `replay`")
+    parser.add_argument(
+        "--state-dir", type=Path, metavar="DIR", help="history and incidents (default: the unit's, or the user's)"
+    )
+    parser.add_argument("--runtime-dir", type=Path, metavar="DIR", help="control socket and lock")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Supervise; the exit code says how it ended."""
+    from vllm_supervisor.daemon.instance import read_instance
+
+    instance = read_instance(args.config.absolute(), state_dir=args.state_dir, runtime_dir=args.runtime_dir)
+    if isinstance(instance, list):
+        for problem in instance:
+            print(problem, file=sys.stderr)
+        return ExitCode.PERMANENT
+    from vllm_supervisor.daemon.main import supervise
+
+    return asyncio.run(supervise(instance, record_path=args.record, log_level=args.log_level))

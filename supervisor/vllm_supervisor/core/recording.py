@@ -1,0 +1,97 @@
+"""Events as text and back: the format of `run --record` and `replay`.
+
+One JSON object a line; every value says its type, and dataclasses are rebuilt from their
+annotations, so that a recording of the field becomes a test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from types import NoneType, UnionType
+
+from . import causes, events, facts, phases, policy
+
+_TYPES: dict[str, type] = {
+    name: value
+    for module in (causes, events, facts, policy)
+    for name, value in vars(module).items()
+    if isinstance(value, type) and dataclasses.is_dataclass(value)
+}
+
+
+def encode(value: object) -> object:
+    """A JSON value for a dataclass of the core, or for what stands in one."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        body = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"type": type(value).__name__, **body}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(encode(key)): encode(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [encode(item) for item in value]
+    return value
+
+
+def to_line(value: object, at: float) -> str:
+    """One line of a recording: the time in monotonic seconds and the value."""
+    return json.dumps({"at": at, "value": encode(value)}, separators=(",", ":"))
+
+
+def from_line(line: str) -> tuple[float, object]:
+    """The time and the value of one line.
+
+    Raises:
+        ValueError: the line is not one that `to_line` wrote.
+    """
+    try:
+        raw = json.loads(line)
+        return float(raw["at"]), decode(raw["value"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a line of a recording: {error}") from error
+
+
+def decode(raw: typing.Any) -> object:
+    """The dataclass that a tagged JSON object stands for.
+
+    Raises:
+        KeyError, TypeError, ValueError: the object is not one that `encode` made.
+    """
+    made = _TYPES[raw["type"]]
+    hints = typing.get_type_hints(made)
+    values = {name: _shaped(raw[name], hint) for name, hint in hints.items() if name in raw}
+    return made(**values)
+
+
+def _shaped(raw: typing.Any, hint: typing.Any) -> typing.Any:
+    if isinstance(raw, dict) and "type" in raw and raw["type"] in _TYPES:
+        return decode(raw)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
+    if origin in {typing.Union, UnionType}:
+        if raw is None and NoneType in arguments:
+            return None
+        return _shaped_as_one_of(raw, [argument for argument in arguments if argument is not NoneType])
+    if origin is tuple:
+        kinds = arguments if len(arguments) != 2 or arguments[1] is not ... else (arguments[0],) * len(raw)
+        return tuple(_shaped(item, kind) for item, kind in zip(raw, kinds, strict=True))
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        return {_shaped(key, arguments[0]): _shaped(item, arguments[1]) for key, item in raw.items()}
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(raw)
+    if hint is float and isinstance(raw, int):
+        return float(raw)
+    return raw
+
+
+def _shaped_as_one_of(raw: typing.Any, kinds: list[typing.Any]) -> typing.Any:
+    if len(kinds) == 1:
+        return _shaped(raw, kinds[0])
+    return raw
+
+
+__all__ = ["decode", "encode", "from_line", "phases", "to_line"]

@@ -1,0 +1,152 @@
+"""One run of the engine: its process, its output, and what was read from it.
+
+The reader's thread classifies; only recognised facts cross into the loop. The last lines are kept
+for an incident, without the secrets that we know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+import re
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from vllm_supervisor.adapters.launcher import Engine, launch
+from vllm_supervisor.adapters.log import line_for
+from vllm_supervisor.adapters.output import Forwarder, OutputReader, make_pipe
+from vllm_supervisor.core.events import EngineExited, Event, Output
+from vllm_supervisor.core.facts import Fact
+from vllm_supervisor.core.lines import Splitter
+from vllm_supervisor.core.scanner import Scanner
+
+TAIL_LINES = 16_000
+TAIL_CHARS = 1_000
+LAST_OUTPUT_S = 0.5
+"""How long output is still read after the main process is gone; orphans may hold the pipes for ever."""
+
+_OUR_PROBES = re.compile(r'"GET [^ "]*/(?:health|metrics|v1/models) HTTP/1\.[01]" 200')
+
+Put = Callable[[Event], None]
+
+
+class EngineRun:
+    """The engine of one start.
+
+    Args:
+        loop: The loop that events are put into.
+        put: Takes an event, in the loop.
+        forwarder: Takes the lines for the journal.
+        journal: Whether these lines carry a priority.
+        secrets: Values that must never be written anywhere.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        put: Put,
+        forwarder: Forwarder,
+        *,
+        journal: bool,
+        secrets: Sequence[str] = (),
+    ) -> None:
+        self._loop = loop
+        self._put = put
+        self._forwarder = forwarder
+        self._journal = journal
+        self._secrets = [secret for secret in secrets if len(secret) >= 4]
+        self._splitters = {"stdout": Splitter(), "stderr": Splitter()}
+        self._ended = asyncio.Event()
+        self._lock = threading.Lock()
+        self.scanner = Scanner()
+        self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        self.lines: collections.Counter[str] = collections.Counter()
+        self.engine: Engine | None = None
+        self.reader: OutputReader | None = None
+
+    def start(self, command: Sequence[str], env: Mapping[str, str]) -> int:
+        """Start the engine; its pid.
+
+        Raises:
+            OSError: the command cannot be executed.
+        """
+        out_read, out_write = make_pipe()
+        err_read, err_write = make_pipe()
+        self.engine = launch(command, env, out_write, err_write)
+        self.attach(self.engine, {"stdout": out_read, "stderr": err_read})
+        return self.engine.pid
+
+    def attach(self, engine: Engine, pipes: Mapping[str, int]) -> None:
+        """Read the output and await the end of an engine that runs."""
+        self.engine = engine
+        self.reader = OutputReader(pipes, self._handle, self._all_read)
+        self.reader.start()
+        engine.watch(self._loop, self._exited)
+
+    def _all_read(self) -> None:
+        self._call(self._ended.set)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            return  # the loop has ended; nobody waits for this any more
+
+    def _exited(self, status: int) -> None:
+        async def settle() -> None:
+            if self.reader is not None:
+                self.reader.finish(LAST_OUTPUT_S)
+                await asyncio.wait_for(self._ended.wait(), LAST_OUTPUT_S + 5.0)
+            self._put(EngineExited(status))
+
+        self._settling = self._loop.create_task(settle())
+
+    def _handle(self, stream: str, piece: bytes) -> None:
+        """A piece of output, in the reader's thread; empty at the end of the stream."""
+        splitter = self._splitters[stream]
+        lines = splitter.feed(piece) if piece else splitter.flush()
+        facts: list[Fact] = []
+        out: list[bytes] = []
+        secrets = self._secrets_in(piece)
+        for raw in lines:
+            found = self.scanner.feed(raw, stream)
+            facts.extend(found)
+            text = raw
+            for secret in secrets:
+                text = text.replace(secret, "***")
+            if "/" in text and _OUR_PROBES.search(text):
+                self.lines["probe"] += 1
+                continue
+            self.lines["recognised" if found else "other"] += 1
+            if not text.strip():
+                continue
+            priority = self.scanner.priority(raw, stream) if self._journal else 6
+            out.append(line_for(text, priority, journal=self._journal))
+            self.tail.append(text[:TAIL_CHARS])
+        if out:
+            self._forwarder.put(b"".join(out), len(out))
+        if facts:
+            self._call(self._put, Output(tuple(facts)))
+
+    def _secrets_in(self, piece: bytes) -> list[str]:
+        # A secret may be cut by the end of a piece; the splitter puts the line together again, so a
+        # line that began in an earlier piece is always searched.
+        if not self._secrets:
+            return []
+        first = piece.find(b"\n")
+        return [s for s in self._secrets if first >= 0 or s.encode() in piece]
+
+    def last_lines(self, count: int) -> list[str]:
+        """The last lines of the output, oldest first."""
+        kept = list(self.tail)
+        return list(itertools.islice(kept, max(len(kept) - count, 0), None))
+
+    def terminate(self) -> bool:
+        """SIGTERM to the main process."""
+        return self.engine is not None and self.engine.signal(signal.SIGTERM)
+
+    def abort(self, number: signal.Signals) -> bool:
+        """Another signal to the main process."""
+        return self.engine is not None and self.engine.signal(number)

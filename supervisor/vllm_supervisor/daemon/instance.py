@@ -1,0 +1,150 @@
+"""One configured engine: its files, directories, environment and command."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllm_supervisor.config import Problem, Settings, load, load_env
+from vllm_supervisor.core.endpoint import Endpoint, child_environment, command_line, endpoint
+from vllm_supervisor.core.ownership import START_ID
+
+CREDENTIALS = {"api-key": "VLLM_API_KEY", "hub-token": "HF_TOKEN"}
+"""Credentials of the unit (LoadCredential=) and the variables in which the engine gets them."""
+
+SYSTEM_STATE = Path("/var/lib/vllm-supervisor")
+SYSTEM_RUNTIME = Path("/run/vllm-supervisor")
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance as the configuration and the unit describe it.
+
+    Attributes:
+        name: The configuration's file name without its ending.
+        env: NAME.env and the unit's credentials.
+        state_dir: History and incidents; kept over reboots.
+        runtime_dir: Control socket and lock; gone with the boot.
+    """
+
+    name: str
+    config_path: Path
+    settings: Settings
+    env: Mapping[str, str]
+    state_dir: Path
+    runtime_dir: Path
+
+    @property
+    def socket_path(self) -> Path:
+        """The control socket."""
+        return self.runtime_dir / "control.sock"
+
+    @property
+    def history_path(self) -> Path:
+        """The history's file."""
+        return self.state_dir / "history.sqlite"
+
+    def endpoint(self) -> Endpoint:
+        """The way to the engine."""
+        engine = self.settings.engine
+        env = {**self.env, **engine.env}
+        return endpoint(engine.host, engine.port, engine.served_model_name, engine.args, env)
+
+    def command(self, model: str, extra: Mapping[str, str]) -> list[str]:
+        """The engine's whole command line; `extra` holds arguments that we add ourselves."""
+        engine = self.settings.engine
+        return command_line(
+            engine.command,
+            model,
+            served_model_name=engine.served_model_name,
+            host=engine.host,
+            port=engine.port,
+            args={**engine.args, **extra},
+        )
+
+    def engine_environment(self, own: Mapping[str, str], start_id: str) -> dict[str, str]:
+        """The engine's environment; `own` is ours."""
+        marks = {START_ID: start_id, "SPT_NOENV": "1"}
+        return child_environment(own, self.env, self.settings.engine.env, marks)
+
+    def config_hash(self) -> str:
+        """Identifies what the engine is started with; starts of one hash are compared with each other."""
+        engine = self.settings.engine.model_dump(mode="json")
+        secret = {name for name in {**engine["env"], **self.env} if _is_secret(name)}
+        env = {name: value for name, value in {**self.env, **engine["env"]}.items() if name not in secret}
+        text = json.dumps([{**engine, "env": env}], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _is_secret(name: str) -> bool:
+    return any(part in name.upper() for part in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
+
+
+def read_instance(
+    config_path: Path,
+    *,
+    state_dir: Path | None = None,
+    runtime_dir: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Instance | list[Problem]:
+    """The instance that a configuration file describes, or every problem of it and of its env file."""
+    environ = os.environ if environ is None else environ
+    settings = load(config_path)
+    env_path = config_path.with_suffix(".env")
+    env = load_env(env_path)
+    problems = [*(settings if isinstance(settings, list) else []), *(env if isinstance(env, list) else [])]
+    credentials = _credentials(environ)
+    problems += credentials if isinstance(credentials, list) else []
+    if problems or isinstance(settings, list) or isinstance(env, list) or isinstance(credentials, list):
+        return problems
+    name = config_path.stem
+    return Instance(
+        name=name,
+        config_path=config_path,
+        settings=settings,
+        env={**env, **credentials},
+        state_dir=state_dir or _state_directory(name, environ),
+        runtime_dir=runtime_dir or _runtime_directory(name, environ),
+    )
+
+
+def _credentials(environ: Mapping[str, str]) -> dict[str, str] | list[Problem]:
+    directory = environ.get("CREDENTIALS_DIRECTORY", "")
+    if not directory:
+        return {}
+    found: dict[str, str] = {}
+    for name, variable in CREDENTIALS.items():
+        path = Path(directory) / name
+        try:
+            found[variable] = path.read_text().strip()
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            return [Problem(str(path), "", f"the credential cannot be read: {error}")]
+    return found
+
+
+def _state_directory(name: str, environ: Mapping[str, str]) -> Path:
+    """The unit's directory; else the system's one where it can be used; else the user's."""
+    if environ.get("STATE_DIRECTORY"):
+        return Path(environ["STATE_DIRECTORY"].split(":", maxsplit=1)[0])
+    if os.access(SYSTEM_STATE / name, os.W_OK):
+        return SYSTEM_STATE / name
+    base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or "/") / ".local/state")
+    return Path(base) / "vllm-supervisor" / name
+
+
+def _runtime_directory(name: str, environ: Mapping[str, str]) -> Path:
+    if environ.get("RUNTIME_DIRECTORY"):
+        return Path(environ["RUNTIME_DIRECTORY"].split(":", maxsplit=1)[0])
+    if os.access(SYSTEM_RUNTIME / name, os.W_OK):
+        return SYSTEM_RUNTIME / name
+    base = environ.get("XDG_RUNTIME_DIR")
+    if base:
+        return Path(base) / "vllm-supervisor" / name
+    return Path(tempfile.gettempdir()) / f"vllm-supervisor-{os.getuid()}" / name

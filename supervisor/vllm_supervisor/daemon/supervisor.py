@@ -1,0 +1,143 @@
+"""The loop: one task owns the state; the next event is decided by core, its effects are carried out.
+
+Signal handlers, readers, probes and samplers only put events into the queue. Nothing here decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from vllm_supervisor.core.effects import Exit
+from vllm_supervisor.core.events import Begin, Event, ReloadRequested, StopRequested, Tick
+from vllm_supervisor.core.phases import LOADING, SERVING, SETTLED, Phase
+from vllm_supervisor.core.recording import to_line
+from vllm_supervisor.core.state import State, initial
+from vllm_supervisor.core.status import sentence
+from vllm_supervisor.core.step import next_wake, step
+
+from .watch import LOOK_EVERY_S
+
+if TYPE_CHECKING:
+    from vllm_supervisor.core.policy import Policy
+
+    from .perform import Performer
+
+STATUS_EVERY_S = 1.0
+"""STATUS= is sent at most this often within a phase; a new phase is told at once."""
+
+TICK_LEAST_S = 0.005
+DRAIN_LOOK_EVERY_S = 0.5
+
+
+class Supervisor:
+    """Owns the state of one start and runs it to its end.
+
+    Args:
+        policy: What the start is decided by.
+        record: Where events are written for `replay`, if anywhere.
+    """
+
+    def __init__(
+        self, policy: Policy, *, record: TextIO | None = None, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._clock = clock or asyncio.get_running_loop().time
+        self._record = record
+        self.state: State = initial(policy, self._clock())
+        self.exit: Exit | None = None
+        self.note = ""
+        """Something of our own that the operator must know; part of STATUS."""
+        self._told = ("", Phase.FAILED, float("-inf"))
+        self._ticked_at = self.state.started
+        self._looking: set[asyncio.Task[None]] = set()
+        if record is not None:
+            record.write(to_line(policy, self.state.started) + "\n")
+
+    def put(self, event: Event) -> None:
+        """Queue an event; from the loop's own thread only."""
+        self._queue.put_nowait(event)
+
+    def ask_to_stop(self) -> None:
+        """End in order because of a bug of ours."""
+        self.put(StopRequested("a bug of the supervisor"))
+
+    def handle_signals(self) -> None:
+        """SIGTERM and SIGINT ask for the end, SIGHUP for a reload."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.put, StopRequested(number.name))
+        loop.add_signal_handler(signal.SIGHUP, self.put, ReloadRequested())
+
+    async def run(self, performer: Performer, first: Event | None = None) -> Exit:
+        """Run until nothing is left to do."""
+        self.put(first or Begin())
+        watching = asyncio.create_task(self._look_regularly(performer))
+        try:
+            while self.exit is None:
+                event = await self._next()
+                self.turn(event, performer)
+            return self.exit
+        finally:
+            watching.cancel()
+
+    async def _next(self) -> Event:
+        now = self._clock()
+        wake = min(next_wake(self.state, now), self._ticked_at + 1.0)
+        if wake <= now and now - self._ticked_at >= TICK_LEAST_S:
+            return Tick()
+        try:
+            async with asyncio.timeout(max(wake - now, TICK_LEAST_S)):
+                return await self._queue.get()
+        except TimeoutError:
+            return Tick()
+
+    def turn(self, event: Event, performer: Performer) -> None:
+        """One finished turn of the loop: decide, then carry out."""
+        now = self._clock()
+        if isinstance(event, Tick):
+            self._ticked_at = now
+        if self._record is not None:
+            self._record.write(to_line(event, now) + "\n")
+        before = self.state.phase
+        self.state, effects = step(self.state, event, now)
+        for effect in effects:
+            if isinstance(effect, Exit):
+                self.exit = effect
+            performer.perform(effect, self.state)
+        if self.state.phase is not before:
+            performer.phase_changed(self.state, now)
+        self._tell(performer, now)
+
+    def _tell(self, performer: Performer, now: float) -> None:
+        text, phase, at = self._told
+        if self.state.phase is phase and now - at < STATUS_EVERY_S:
+            return
+        new = sentence(self.state, now, rates=performer.rates(now), note=self.note)
+        if new != text:
+            self._told = (new, self.state.phase, now)
+            performer.tell(new)
+
+    async def _look_regularly(self, performer: Performer) -> None:
+        """Samples while there is something to see; a look that hangs does not pile up."""
+        while True:
+            phase = self.state.phase
+            draining = phase is Phase.DRAINING
+            await asyncio.sleep(DRAIN_LOOK_EVERY_S if draining else LOOK_EVERY_S)
+            phase = self.state.phase
+            if phase in LOADING | SERVING:
+                await performer.look(self.state)
+            elif phase in SETTLED:
+                return
+
+
+def open_record(path: Path) -> TextIO:
+    """The file of `--record`, line by line.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    return path.open("w", buffering=1, encoding="utf-8")

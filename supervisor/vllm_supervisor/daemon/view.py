@@ -1,0 +1,190 @@
+"""What the pages show: one value for people and programs, one snapshot for the exposition."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from vllm_supervisor import __version__
+from vllm_supervisor.core.eta import ratio, start_left
+from vllm_supervisor.core.facts import FigureName
+from vllm_supervisor.core.gpu import engine_bytes
+from vllm_supervisor.core.metrics import WINDOWS, Snapshot
+from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.core.status import sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vllm_supervisor.core.state import State
+
+    from .perform import Parts
+
+GIB = float(1 << 30)
+
+
+def snapshot(parts: Parts, state: State, now: float) -> Snapshot:
+    """Everything that /metrics shows."""
+    watch = parts.watch
+    totals = parts.history.totals("failures")
+    failures = {(key.partition("/")[0], key.partition("/")[2]): count for key, count in totals.items()}
+    roles: dict[str, int] = {}
+    for role, _ in watch.roles.values():
+        roles[role.value] = roles.get(role.value, 0) + 1
+    serving = state.ready_at is not None
+    life = state.life
+    lines = dict(parts.run.lines)
+    return Snapshot(
+        phase=state.phase.value,
+        ready=state.phase is Phase.READY,
+        engine_up=state.engine_alive,
+        version=__version__,
+        engine_version=str(state.figures.get(FigureName.ENGINE_VERSION, "")),
+        start_time_seconds=parts.began_wall,
+        phase_seconds={phase.value: seconds for phase, seconds in state.phase_seconds(now).items()},
+        load_progress_ratio=ratio(state, now),
+        load_shards=_shards(state),
+        load_eta_seconds=start_left(state, now),
+        last_load_seconds=parts.last_load_s if state.ready_at is None else state.ready_at - state.started,
+        starts_total=parts.history.totals("starts"),
+        failures_total=failures,
+        engine_processes=roles,
+        liveness_last_proof_seconds=now - life.proof_at if life is not None else None,
+        probe_seconds=parts.last_probe_s,
+        canary_seconds=life.canary_seconds if life is not None else None,
+        canary_failures_total=life.canary_failures if life is not None else 0,
+        output_lines_total=lines,
+        output_dropped_total=parts.dropped(),
+        notify_errors_total=parts.notifier.errors,
+        generation_tokens_per_second=_rates(watch.generation.rate, now) if serving else {},
+        prompt_tokens_per_second=_rates(watch.prompt.rate, now) if serving else {},
+        kv_cache_tokens=_number(state.figures.get(FigureName.KV_CACHE_TOKENS)),
+        kv_cache_bytes_per_token=_bytes_per_token(state.figures),
+        smoke_success=state.smoke[0] if state.smoke is not None else None,
+        smoke_seconds=state.smoke[2] if state.smoke is not None else None,
+        gpu=parts.gpu_table(),
+        engine_pids=watch.pids(),
+    )
+
+
+def _rates(rate: Any, now: float) -> dict[str, float | None]:
+    return {label: rate(seconds, now) for label, seconds in WINDOWS.items()}
+
+
+def _shards(state: State) -> dict[str, float] | None:
+    bar = state.shards
+    return {"loaded": bar.done, "total": bar.total} if bar is not None else None
+
+
+def _number(value: float | str | None) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _bytes_per_token(figures: Mapping[FigureName, float | str]) -> float | None:
+    gib, tokens = _number(figures.get(FigureName.KV_CACHE_GIB)), _number(figures.get(FigureName.KV_CACHE_TOKENS))
+    return gib * GIB / tokens if gib and tokens else None
+
+
+def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
+    """Everything that /status says, as plain JSON."""
+    policy, watch, settings = state.policy, parts.watch, parts.instance.settings
+    left = start_left(state, now)
+    return {
+        "instance": parts.instance.name,
+        "version": __version__,
+        "phase": state.phase.value,
+        "ready": state.phase is Phase.READY,
+        "status": sentence(state, now, rates=_plain_rates(watch, now), note=note),
+        "since_seconds": round(now - state.since, 3),
+        "running_seconds": round(now - state.started, 3),
+        "began_at": parts.began_wall,
+        "attempt": policy.attempt,
+        "max_attempts": policy.max_attempts,
+        "model": settings.engine.served_model_name,
+        "url": parts.http.endpoint.url,
+        "progress": ratio(state, now),
+        "shards": _shards(state),
+        "eta_seconds": round(left, 1) if left is not None else None,
+        "phases": {phase.value: round(seconds, 3) for phase, seconds in state.phase_seconds(now).items()},
+        "expected": {phase.value: round(seconds, 3) for phase, seconds in policy.expected.items()},
+        "figures": {name.value: value for name, value in state.figures.items()},
+        "engine": {
+            "pid": state.engine_pid,
+            "alive": state.engine_alive,
+            "processes": {str(pid): role.value for pid, (role, _) in watch.roles.items()},
+        },
+        "rates": _plain_rates(watch, now),
+        "requests": _requests(state),
+        "liveness": _liveness(state, now),
+        "smoke": _smoke(state),
+        "fault": _fault(state),
+        "last_failure": policy.last_reason,
+        "warnings": list(state.warnings),
+        "gpus": _gpus(parts),
+        "at": time.time(),
+    }
+
+
+def _plain_rates(watch: Any, now: float) -> dict[str, float]:
+    found = {"generation": watch.generation.rate(10.0, now), "prompt": watch.prompt.rate(10.0, now)}
+    return {name: round(value, 2) for name, value in found.items() if value is not None}
+
+
+def _requests(state: State) -> dict[str, float | None]:
+    counted = state.life.counted if state.life is not None else None
+    if counted is None:
+        return {}
+    return {"running": counted.running, "waiting": counted.waiting, "kv_usage": counted.kv_usage}
+
+
+def _liveness(state: State, now: float) -> dict[str, Any]:
+    life = state.life
+    if life is None:
+        return {}
+    return {
+        "last_proof_seconds": round(now - life.proof_at, 3),
+        "proof": life.proof,
+        "hung": life.hung,
+        "canary_failures": life.canary_failures,
+    }
+
+
+def _smoke(state: State) -> dict[str, Any] | None:
+    if state.smoke is None:
+        return None
+    passed, verdict, seconds = state.smoke
+    return {"passed": passed, "verdict": verdict, "seconds": round(seconds, 3)}
+
+
+def _fault(state: State) -> dict[str, str] | None:
+    cause = state.fault
+    if cause is None:
+        return None
+    return {
+        "reason": cause.reason,
+        "class": cause.cause_class.value,
+        "phase": cause.phase,
+        "summary": cause.summary,
+        "evidence": cause.evidence,
+        "advice": cause.advice,
+    }
+
+
+def _gpus(parts: Parts) -> list[dict[str, Any]]:
+    table = parts.gpu_table()
+    if table is None:
+        return []
+    pids = parts.watch.pids()
+    return [
+        {
+            "index": sample.index,
+            "name": sample.name,
+            "memory_used_bytes": sample.memory_used_bytes,
+            "memory_total_bytes": sample.memory_total_bytes,
+            "engine_bytes": engine_bytes(sample, pids),
+            "utilization_ratio": sample.utilization_ratio,
+            "power_watts": sample.power_watts,
+            "temperature_celsius": sample.temperature_celsius,
+        }
+        for sample in table.samples
+    ]

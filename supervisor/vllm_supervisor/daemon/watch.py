@@ -1,0 +1,191 @@
+"""Looking at the engine from outside: processes and their deaths, what they do, counters, GPUs.
+
+Everything here only produces events. Looks at /proc are taken in a worker thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vllm_supervisor.adapters import shared_memory, sockets
+from vllm_supervisor.core.counters import EngineCounters, read_counters
+from vllm_supervisor.core.events import Activity, Counted, Event, ProcessDied, Role
+from vllm_supervisor.core.gpu import GpuTable, engine_bytes
+from vllm_supervisor.core.phases import LOADING, SERVING, Phase
+from vllm_supervisor.core.rates import RateWindow
+
+if TYPE_CHECKING:
+    from vllm_supervisor.adapters.engine_http import EngineHttp
+    from vllm_supervisor.adapters.processes import Processes
+
+LOOK_EVERY_S = 2.0
+ROLES_EVERY_S = 10.0
+"""When ready, new processes are looked for only so often; known ones are watched by pidfd."""
+
+WATCHED = frozenset({Role.WORKER, Role.ENGINE_CORE, Role.API_SERVER})
+
+
+class Watch:
+    """Samples the engine of one start.
+
+    Args:
+        put: Takes an event, in the loop.
+        processes: The processes of this start.
+        http: The engine's client.
+        port: The engine's TCP port, 0 when it has none.
+        cache_dirs: Where compilers write.
+    """
+
+    def __init__(
+        self,
+        put: Callable[[Event], None],
+        processes: Processes,
+        http: EngineHttp,
+        *,
+        port: int,
+        cache_dirs: tuple[Path, ...],
+        gpu_table: Callable[[], GpuTable | None],
+    ) -> None:
+        self._put = put
+        self._processes = processes
+        self._http = http
+        self._port = port
+        self._cache_dirs = cache_dirs
+        self._gpu_table = gpu_table
+        self._pidfds: dict[int, int] = {}
+        self._looked_at = float("-inf")
+        self.roles: dict[int, tuple[Role, str]] = {}
+        self.segments: set[str] = set()
+        self.counters = EngineCounters()
+        self.generation = RateWindow()
+        self.prompt = RateWindow()
+        self.canaries = 0
+        """Requests of ours that are under way; they are no work of the engine's clients."""
+
+    async def look(self, phase: Phase, main_pid: int | None) -> None:
+        """One look at the engine; puts what was seen as an event."""
+        loop = asyncio.get_running_loop()
+        if phase in LOADING or loop.time() - self._looked_at >= ROLES_EVERY_S:
+            self._looked_at = loop.time()
+            self.roles = await asyncio.to_thread(self._processes.roles, main_pid)
+            self._watch_all(loop, main_pid)
+        seen = await asyncio.to_thread(self._activity, phase)
+        self._put(seen)
+
+    def _watch_all(self, loop: asyncio.AbstractEventLoop, main_pid: int | None) -> None:
+        for pid, (role, name) in self.roles.items():
+            if role not in WATCHED or pid in self._pidfds or pid == main_pid:
+                continue
+            try:
+                descriptor = os.pidfd_open(pid)
+            except OSError:
+                self._put(ProcessDied(pid, role, name))
+                continue
+            self._pidfds[pid] = descriptor
+            loop.add_reader(descriptor, self._died, pid, role, name)
+
+    def _died(self, pid: int, role: Role, name: str) -> None:
+        self._forget(pid)
+        self.roles.pop(pid, None)
+        self._put(ProcessDied(pid, role, name))
+
+    def _forget(self, pid: int) -> None:
+        descriptor = self._pidfds.pop(pid, None)
+        if descriptor is not None:
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        for pid in list(self._pidfds):
+            self._forget(pid)
+
+    def pids(self) -> frozenset[int]:
+        """The engine's processes, as of the last look."""
+        return frozenset(self.roles)
+
+    def living(self) -> list[int]:
+        """The engine's processes as they are now (in a worker thread)."""
+        return [process.pid for process in self._processes.descendants()]
+
+    def remember_segments(self) -> None:
+        """Note which shared-memory segments the engine's processes use (in a worker thread)."""
+        self.segments |= shared_memory.mapped(self.pids())
+
+    def _activity(self, phase: Phase) -> Activity:
+        usage = self._processes.usage(self.roles)
+        gpus = self._gpu_table()
+        files = _count_files(self._cache_dirs) if phase in LOADING else None
+        linked = None
+        if phase in SERVING and self._port:
+            linked = max(sockets.connections(self._port) - self.canaries, 0)
+        return replace(
+            _gpu_activity(gpus, self.pids()),
+            read_bytes=usage.read_bytes,
+            resident_bytes=usage.resident_bytes,
+            compiler_cpu_s=usage.compiler_cpu_s,
+            worker_cpu_s=usage.worker_cpu_s,
+            cache_files=files,
+            connections=linked,
+        )
+
+    async def read_counters(self) -> None:
+        """A light read of the engine's own counters, for rates and liveness."""
+        raw = await self._http.metrics()
+        if raw is None:
+            self._put(Counted())
+            return
+        read = read_counters(raw)
+        now = asyncio.get_running_loop().time()
+        self.counters = read
+        if read.generation_tokens is not None:
+            self.generation = self.generation.add(now, read.generation_tokens, read.created)
+        if read.prompt_tokens is not None:
+            self.prompt = self.prompt.add(now, read.prompt_tokens, read.created)
+        self._put(
+            Counted(
+                generation_tokens=read.generation_tokens,
+                prompt_tokens=read.prompt_tokens,
+                running=read.running,
+                waiting=read.waiting,
+                kv_usage=read.kv_usage_mean,
+                iterations=read.iterations,
+            ),
+        )
+
+
+def _gpu_activity(table: GpuTable | None, pids: frozenset[int]) -> Activity:
+    """Memory of the engine, and power and utilisation of the least busy of its GPUs."""
+    if table is None or not table.ok or not table.samples:
+        return Activity()
+    mine = [sample for sample in table.samples if engine_bytes(sample, pids)] or list(table.samples)
+    held = [engine_bytes(sample, pids) for sample in mine]
+    total = sum(size for size in held if size is not None) if any(held) else None
+    if total is None:
+        used = [sample.memory_used_bytes for sample in mine if sample.memory_used_bytes is not None]
+        total = sum(used) if used else None
+    powers = [(s.power_watts, s.power_limit_watts) for s in mine if s.power_watts is not None and s.power_limit_watts]
+    least = min(powers, key=lambda pair: pair[0] / (pair[1] or 1.0)) if powers else (None, None)
+    utilization = [s.utilization_ratio for s in mine if s.utilization_ratio is not None]
+    return Activity(
+        gpu_bytes=total,
+        gpu_power_watts=least[0],
+        gpu_power_limit_watts=least[1],
+        gpu_utilization=max(utilization) if utilization else None,
+    )
+
+
+def _count_files(directories: tuple[Path, ...]) -> int:
+    """How many files lie below the directories; what cannot be read counts nothing."""
+    total = 0
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            for _, _, names in os.walk(directory):
+                total += len(names)
+    return total
