@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 
 import pytest
-from lab.sparse_checkpoint import BITS, EXPERTS, tensors
 
+from lab.sparse_checkpoint import BITS, EXPERTS, tensors
 from vllm_supervisor.core.checkpoint import Tensor
 from vllm_supervisor.core.plan import kvcache, planner
 from vllm_supervisor.core.plan.request import Measured, PlanRequest

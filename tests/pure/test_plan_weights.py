@@ -103,13 +103,18 @@ def test_the_fullest_pipeline_stage_counts():
 
 def test_a_tied_embedding_is_needed_at_both_ends_of_a_pipeline():
     shape = SHAPES["qwen2-2-layers"]
-    counted = tally([tensor("model.embed_tokens.weight", 512, 512), tensor("model.layers.1.mlp.up_proj.weight", 8, 8)], shape)
+    counted = tally(
+        [tensor("model.embed_tokens.weight", 512, 512), tensor("model.layers.1.mlp.up_proj.weight", 8, 8)], shape
+    )
     assert weights_per_gpu(counted, shape, Parallel(1, 2)) == 512 * 512 * 2 + 128
 
 
 def test_experts_are_spread_over_replicas_too():
     shape = SHAPES["qwen3-235b-a22b-fp8"]
-    experts = [tensor(f"model.layers.0.mlp.experts.{n}.up_proj.weight", 1536, 4096, bits=8, dtype="F8_E4M3") for n in range(128)]
+    experts = [
+        tensor(f"model.layers.0.mlp.experts.{n}.up_proj.weight", 1536, 4096, bits=8, dtype="F8_E4M3")
+        for n in range(128)
+    ]
     counted = tally(experts, shape)
     assert weights_per_gpu(counted, shape, Parallel(4)) == counted.total // 4
     assert weights_per_gpu(counted, shape, Parallel(4, data=2)) == counted.total // 8

@@ -91,6 +91,7 @@ def build(model: Path, output: Path) -> tuple[Overlay, bool]:
         raise OverlayError(f"{target} is no overlay of ours; choose another --output or remove it yourself")
     if state == "ours" and _is_current(target, overlay):
         return overlay, False
+    _refuse_strangers(target, state)
     draft = target.with_name(f".{target.name}.draft-{os.getpid()}")
     try:
         _sweep_drafts(target)
@@ -120,9 +121,7 @@ def remove(output: Path) -> None:
         raise OverlayError(f"{target} does not exist; there is nothing to remove")
     if state != "ours":
         raise OverlayError(f"{target} is no overlay of ours; remove it yourself if you mean it")
-    strange = _strange_entries(target)
-    if strange:
-        raise OverlayError(f"{target} holds {strange[0]}, which is not of ours; take it out first")
+    _refuse_strangers(target, state)
     draft = target.with_name(f".{target.name}.draft-{os.getpid()}")
     try:
         target.rename(draft)
@@ -189,9 +188,11 @@ def _is_current(target: Path, overlay: Overlay) -> bool:
         return False
 
 
-def _strange_entries(target: Path) -> list[str]:
+def _refuse_strangers(target: Path, state: str) -> None:
     known = {core.MARKER, *core.DOCUMENTS}
-    return [entry.name for entry in os.scandir(target) if not entry.is_symlink() and entry.name not in known]
+    for entry in list(os.scandir(target)) if state == "ours" else ():
+        if not entry.is_symlink() and entry.name not in known:
+            raise OverlayError(f"{target} holds {entry.name}, which is not of ours; take it out first")
 
 
 def _write(draft: Path, overlay: Overlay) -> None:

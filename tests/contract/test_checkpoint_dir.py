@@ -1,0 +1,195 @@
+"""Real directories, whole and damaged: the reading and what the command says about them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lab.sparse_checkpoint import write_checkpoint, write_shard
+from vllm_supervisor.adapters.checkpoint import INDEX, read_checkpoint
+from vllm_supervisor.adapters.model_path import locate
+from vllm_supervisor.commands import plan
+
+SMALL = [
+    ("model.embed_tokens.weight", "BF16", [64, 16]),
+    ("model.layers.0.mlp.up_proj.weight", "BF16", [32, 16]),
+    ("model.layers.1.mlp.up_proj.weight", "BF16", [32, 16]),
+    ("lm_head.weight", "BF16", [64, 16]),
+]
+SMALL_CONFIG = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "vocab_size": 64}
+FIRST = "model-00001-of-00002.safetensors"
+
+
+@pytest.fixture
+def model(tmp_path):
+    write_checkpoint(tmp_path / "m", shards=2, config=SMALL_CONFIG, all_tensors=SMALL)
+    return tmp_path / "m"
+
+
+def run_plan(capsys, *arguments):
+    parser = argparse.ArgumentParser()
+    plan.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["plan", *map(str, arguments)])
+    code = args.run(args)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_whole_checkpoint(model):
+    seen = read_checkpoint(model)
+    assert seen.problems == ()
+    assert (seen.shards, len(seen.tensors), seen.tokenizer) == (2, 4, True)
+    assert seen.file_bytes == sum(path.stat().st_size for path in model.glob("*.safetensors"))
+
+
+def truncate(path, size):
+    os.truncate(path, size)
+
+
+def break_header(model):
+    truncate(model / FIRST, 20)
+
+
+def header_longer_than_file(model):
+    (model / FIRST).write_bytes((10_000).to_bytes(8, "little") + b"{}")
+
+
+def overlapping(model):
+    header = {
+        "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
+        "b": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]},
+    }
+    text = json.dumps(header).encode()
+    (model / FIRST).write_bytes(len(text).to_bytes(8, "little") + text + bytes(6))
+
+
+def unknown_dtype(model):
+    text = json.dumps({"a": {"dtype": "Q3_K", "shape": [4], "data_offsets": [0, 4]}}).encode()
+    (model / FIRST).write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+
+
+def huge_json(model):
+    with (model / "config.json").open("r+b") as file:
+        file.truncate(200 * 1000 * 1000)
+
+
+def huge_index(model):
+    with (model / INDEX).open("r+b") as file:
+        file.truncate(200 * 1000 * 1000)
+
+
+def loop(model):
+    (model / FIRST).unlink()
+    (model / FIRST).symlink_to(model / "b")
+    (model / "b").symlink_to(model / FIRST)
+
+
+def config_loop(model):
+    (model / "config.json").unlink()
+    (model / "config.json").symlink_to("config.json")
+
+
+def pipe(model):
+    (model / "config.json").unlink()
+    os.mkfifo(model / "config.json")
+
+
+def directory_for_shard(model):
+    (model / FIRST).unlink()
+    (model / FIRST).mkdir()
+
+
+BAD = [
+    (break_header, "truncated"),
+    (header_longer_than_file, "truncated"),
+    (overlapping, "overlapping"),
+    (unknown_dtype, "unknown dtype 'Q3_K'"),
+    (lambda model: (model / FIRST).unlink(), "missing"),
+    (lambda model: write_shard(model / "model-00003-of-00002.safetensors", SMALL[:1]), "named by no index"),
+    (lambda model: (model / INDEX).unlink(), f"no {INDEX}"),
+    (lambda model: (model / INDEX).write_text("{"), "not valid JSON"),
+    (lambda model: (model / "config.json").write_text("{}"), "num_hidden_layers"),
+    (lambda model: (model / "config.json").write_bytes(b"\xff\xfe"), "not valid JSON"),
+    (lambda model: (model / "config.json").write_text('{"a":' * 50_000), "nested too deeply"),
+    (lambda model: (model / "config.json").unlink(), "no config.json"),
+    (lambda model: write_shard(model / FIRST, SMALL[:1]), "promises"),
+    (huge_json, "far more"),
+    (huge_index, "far more"),
+    (loop, "form a loop"),
+    (config_loop, "form a loop"),
+    (pipe, "no regular file"),
+    (directory_for_shard, "is a directory"),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), BAD, ids=range(len(BAD)))
+def test_damage_is_one_sentence_and_78(model, capsys, damage, words):
+    damage(model)
+    code, out, err = run_plan(capsys, model, "--gpus", 1, "--gpu-memory", "8GiB")
+    assert (code, out) == (78, "")
+    assert words in err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_directory_that_is_not_there(tmp_path, capsys):
+    code, _, err = run_plan(capsys, tmp_path / "none", "--gpus", 1, "--gpu-memory", "8GiB")
+    assert code == 78
+    assert "does not exist" in err
+
+
+def test_an_unreadable_file_as_an_ordinary_user(model):
+    """As root every file is readable, so the reading happens as nobody, in a process of its own."""
+    (model / FIRST).chmod(0)
+    code = (
+        "import os, sys\n"
+        "os.getuid() or (os.setgroups([]), os.setgid(65534), os.setuid(65534))\n"
+        "from vllm_supervisor.adapters.checkpoint import read_checkpoint\n"
+        "print(*(p.sentence for p in read_checkpoint(sys.argv[1]).problems))\n"
+    )
+    # nobody may enter neither a root-only environment nor pytest's folder, so it gets a copy of the package.
+    place = model.parent / "vllm_supervisor"
+    shutil.copytree(Path(read_checkpoint.__code__.co_filename).parents[1], place)
+    for path in (*model.parents[:3], model, place, *place.rglob("*")):
+        path.chmod(path.stat().st_mode | 0o055)
+    done = subprocess.run(
+        ["/usr/bin/python3", "-c", code, model],
+        env={"PYTHONPATH": str(model.parent)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert "permission denied" in done.stdout, done.stderr
+    assert FIRST in done.stdout
+
+
+def test_extra_files_that_are_no_shards_are_let_be(model):
+    write_shard(model / "consolidated.safetensors", SMALL)
+    seen = read_checkpoint(model)
+    assert (seen.problems, seen.strays) == ((), ())
+
+
+def test_a_single_file_needs_no_index(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SMALL_CONFIG))
+    write_shard(tmp_path / "model.safetensors", SMALL)
+    seen = read_checkpoint(tmp_path)
+    assert seen.problems == ()
+    assert len(seen.tensors) == 4
+
+
+def test_a_hub_name_leads_to_its_snapshot(tmp_path):
+    folder = tmp_path / "hub" / "models--acme--tiny"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("abc123")
+    (folder / "snapshots" / "abc123").mkdir(parents=True)
+    env = {"HF_HOME": str(tmp_path)}
+    assert locate("acme/tiny", env) == folder / "snapshots" / "abc123"
+    assert locate("acme/other", env) == Path("acme/other")
+    assert locate(str(tmp_path), env) == tmp_path
