@@ -43,7 +43,6 @@ class HttpServer:
         posts: Handlers of POST by path; on the unix socket only, whose mode says who may.
 
     Attributes:
-        trouble: Why the TCP port is not served, in one sentence; empty while it is.
         port: The TCP port that is served; 0 while none is.
     """
 
@@ -58,10 +57,15 @@ class HttpServer:
         self._host, self._port = host.strip("[]"), int(port)
         self._uds = uds
         self._gets, self._posts = gets, posts or {}
-        self.trouble = ""
+        self._troubles = {"uds": "", "tcp": ""}
         self.port = 0
         self._runners: list[web.AppRunner] = []
         self._retry: asyncio.Task[None] | None = None
+
+    @property
+    def trouble(self) -> str:
+        """What is not served and why; empty while everything is."""
+        return "; ".join(filter(None, self._troubles.values()))
 
     async def start(self) -> None:
         """Serve what can be served now; the TCP port is tried again in the background."""
@@ -91,16 +95,16 @@ class HttpServer:
             await web.UnixSite(runner, str(path)).start()
             path.chmod(0o660)
         except OSError as error:
-            self.trouble = f"the control socket {path} cannot be made: {error.strerror}"
+            self._troubles["uds"] = f"the control socket {path} cannot be made: {error.strerror or error}"
 
     async def _try_tcp(self) -> bool:
         site = web.TCPSite(self._public, self._host, self._port, reuse_address=True)
         try:
             await site.start()
         except OSError as error:
-            self.trouble = f"the metrics port {self._host}:{self._port} cannot be served: {_reason(error)}"
+            self._troubles["tcp"] = f"the metrics port {self._host}:{self._port} cannot be served: {_reason(error)}"
             return False
-        self.trouble = ""
+        self._troubles["tcp"] = ""
         addresses = self._public.addresses
         self.port = int(addresses[0][1]) if addresses else self._port
         return True

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,7 +130,7 @@ class Processes:
 
     def roles(self, main_pid: int | None) -> dict[int, tuple[Role, str]]:
         """The role and name of each of our descendants."""
-        return {process.pid: (role_of(process, main_pid), _title(process)) for process in self.descendants()}
+        return {process.pid: (role_of(process, main_pid), title(process)) for process in self.descendants()}
 
     def kill(self) -> tuple[str, ...]:
         """SIGKILL to everything that is ours; descriptions of what was there."""
@@ -137,7 +138,7 @@ class Processes:
         for process in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, signal.SIGKILL)
-        return tuple(f"pid {process.pid} ({_title(process)})" for process in found)
+        return tuple(f"pid {process.pid} ({title(process)})" for process in found)
 
     def usage(self, roles: dict[int, tuple[Role, str]]) -> Usage:
         """What the given processes have used so far; processes that vanish meanwhile count nothing."""
@@ -158,17 +159,23 @@ class Processes:
         return Usage(read, resident, compiler, min(workers) if workers else None)
 
 
-def reap(main_pid: int | None) -> tuple[int, ...]:
-    """Collect the exit of orphans that became our children; the main process is left to its own waiter."""
+def reap(main_pid: int | None, helpers: Container[int] = ()) -> tuple[int, ...]:
+    """Collect the exit of orphans that became our children.
+
+    Args:
+        main_pid: The engine's main process, whose exit status its own waiter wants.
+        helpers: Our own helper processes, likewise.
+
+    Returns:
+        The pids that were collected.
+    """
     gone: list[int] = []
-    for child in psutil.Process().children():
-        if child.pid == main_pid:
-            continue
-        with contextlib.suppress(psutil.Error, ChildProcessError):
-            if child.status() == psutil.STATUS_ZOMBIE:
-                pid, _ = os.waitpid(child.pid, os.WNOHANG)
-                if pid:
-                    gone.append(pid)
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if ended.si_pid == main_pid or ended.si_pid in helpers:
+                break  # the kernel shows one at a time; that one is collected in a moment
+            os.waitpid(ended.si_pid, os.WNOHANG)
+            gone.append(ended.si_pid)
     return tuple(gone)
 
 
@@ -179,8 +186,10 @@ def _quiet(call: object) -> list[str] | None:
         return None
 
 
-def _title(process: Seen) -> str:
-    return (process.command or process.name)[:80].strip() or "?"
+def title(process: Seen) -> str:
+    """A process in a few words."""
+    # Nothing of its options: they may hold a key, and titles go to logs and incidents.
+    return (process.command or process.name).partition(" -")[0][:80].strip() or "?"
 
 
 def _bytes(path: Path) -> bytes:

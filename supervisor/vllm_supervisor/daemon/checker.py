@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import os
-import shutil
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vllm_supervisor.core.causes import Cause
+from vllm_supervisor.adapters.engine_info import find_program, interpreter_of
 from vllm_supervisor.core.events import PreflightDone
-from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.core.exits import ExitCode
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vllm_supervisor.core.gpu import GpuTable
 
     from .instance import Instance
+
+REMEDY = "make the environment with /usr/bin/python3 outside of home directories (see docs/install.md)"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nothing is begun at all: the exit code, and a sentence with the remedy."""
+
+    code: ExitCode
+    sentence: str
 
 
 class Checker:
@@ -27,19 +38,34 @@ class Checker:
         """The engine's version from its metadata, empty when it cannot be told without running it."""
         return ""
 
+    def before_anything(self) -> Refusal | None:
+        """A command that cannot be executed is a wrong configuration: refused before a file is written."""
+        instance = self._instance
+        command = instance.settings.engine.command
+        environment = instance.engine_environment(os.environ, "")
+        program = find_program(command, environment)
+        where = f"{instance.config_path}: engine.command"
+        if program is None:
+            advice = "set it to the vllm program of its environment"
+            return Refusal(ExitCode.PERMANENT, f"{where}: there is no program {command[0]}; {advice}")
+        for path in filter(None, (program, interpreter_of(program))):
+            complaint = _not_executable(path)
+            if complaint:
+                named = f"{path}" if path == program else f"{path}, the interpreter of {program},"
+                return Refusal(ExitCode.PERMANENT, f"{where}: {named} {complaint}; {REMEDY}")
+        return None
+
     def run(self, gpus: GpuTable | None) -> PreflightDone:
         """The first refusal, if any, and all warnings (in a worker thread)."""
-        program = self._instance.settings.engine.command[0]
-        if "/" in program and not Path(program).exists():
-            advice = "Set engine.command to the vllm program of its environment."
-            return PreflightDone(_refusal("engine-not-executable", f"{program} does not exist", advice))
-        if shutil.which(program) is None:
-            advice = "Make the environment with /usr/bin/python3 outside of home directories (see docs/install.md)."
-            return PreflightDone(
-                _refusal("engine-not-executable", f"{program} cannot be executed by uid {os.getuid()}", advice)
-            )
+        del gpus
         return PreflightDone()
 
 
-def _refusal(reason: str, summary: str, advice: str) -> Cause:
-    return Cause(reason, summary=summary, advice=advice, phase=Phase.PREFLIGHT)
+def _not_executable(path: Path) -> str:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return "does not exist"
+    except OSError as error:
+        return f"cannot be reached by uid {os.getuid()}: {error.strerror}"
+    return "" if os.access(path, os.X_OK) else f"cannot be executed by uid {os.getuid()}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.adapters import shared_memory
-from vllm_supervisor.adapters.processes import reap
+from vllm_supervisor.adapters.processes import reap, title
 from vllm_supervisor.core.events import Swept
 from vllm_supervisor.core.gpu import engine_bytes
 from vllm_supervisor.core.recording import encode
@@ -39,12 +39,12 @@ async def sweep(parts: Parts, *, kill: bool) -> None:
         await asyncio.to_thread(parts.processes.kill)
     for _ in range(50):
         main = parts.run.engine.pid if parts.run.engine is not None else None
-        reap(main)
+        reap(main, parts.processes.helpers)
         alive = await asyncio.to_thread(parts.processes.ours)
         if not alive:
             break
         await asyncio.sleep(SWEEP_PAUSE_S / 5)
-    names = tuple(f"pid {process.pid} ({(process.command or process.name)[:60]})" for process in alive)
+    names = tuple(f"pid {process.pid} ({title(process)})" for process in alive)
     held = 0 if names else await _gpu_bytes(parts, began)
     if not names and not held:
         removed = await asyncio.to_thread(shared_memory.remove, parts.watch.segments)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import itertools
 import re
 import signal
@@ -98,7 +99,8 @@ class EngineRun:
         async def settle() -> None:
             if self.reader is not None:
                 self.reader.finish(LAST_OUTPUT_S)
-                await asyncio.wait_for(self._ended.wait(), LAST_OUTPUT_S + 5.0)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), LAST_OUTPUT_S + 5.0)
             self._put(EngineExited(status))
 
         self._settling = self._loop.create_task(settle())
@@ -109,34 +111,26 @@ class EngineRun:
         lines = splitter.feed(piece) if piece else splitter.flush()
         facts: list[Fact] = []
         out: list[bytes] = []
-        secrets = self._secrets_in(piece)
         for raw in lines:
-            found = self.scanner.feed(raw, stream)
-            facts.extend(found)
+            # Before anything else: an evidence line goes to STATUS, pages, history and incident.
             text = raw
-            for secret in secrets:
+            for secret in self._secrets:
                 text = text.replace(secret, "***")
+            found = self.scanner.feed(text, stream)
+            facts.extend(found)
             if "/" in text and _OUR_PROBES.search(text):
                 self.lines["probe"] += 1
                 continue
             self.lines["recognised" if found else "other"] += 1
             if not text.strip():
                 continue
-            priority = self.scanner.priority(raw, stream) if self._journal else 6
+            priority = self.scanner.priority(text, stream) if self._journal else 6
             out.append(line_for(text, priority, journal=self._journal))
             self.tail.append(text[:TAIL_CHARS])
         if out:
             self._forwarder.put(b"".join(out), len(out))
         if facts:
             self._call(self._put, Output(tuple(facts)))
-
-    def _secrets_in(self, piece: bytes) -> list[str]:
-        # A secret may be cut by the end of a piece; the splitter puts the line together again, so a
-        # line that began in an earlier piece is always searched.
-        if not self._secrets:
-            return []
-        first = piece.find(b"\n")
-        return [s for s in self._secrets if first >= 0 or s.encode() in piece]
 
     def last_lines(self, count: int) -> list[str]:
         """The last lines of the output, oldest first."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_supervisor.config import Problem, Settings, load, load_env
-from vllm_supervisor.core.endpoint import Endpoint, child_environment, command_line, endpoint
+from vllm_supervisor.core.endpoint import Endpoint, argument, child_environment, command_line, endpoint
 from vllm_supervisor.core.ownership import START_ID
 
 CREDENTIALS = {"api-key": "VLLM_API_KEY", "hub-token": "HF_TOKEN"}
@@ -71,6 +71,13 @@ class Instance:
         """The engine's environment; `own` is ours."""
         marks = {START_ID: start_id, "SPT_NOENV": "1"}
         return child_environment(own, self.env, self.settings.engine.env, marks)
+
+    def secrets(self) -> list[str]:
+        """Values that must never be written anywhere."""
+        env = {**self.env, **self.settings.engine.env}
+        keys = argument(self.settings.engine.args, "api-key")
+        given = keys if isinstance(keys, list) else [keys] if keys not in {None, True} else []
+        return [*(value for name, value in env.items() if _is_secret(name)), *map(str, given)]
 
     def config_hash(self) -> str:
         """Identifies what the engine is started with; starts of one hash are compared with each other."""
@@ -148,3 +155,12 @@ def _runtime_directory(name: str, environ: Mapping[str, str]) -> Path:
     if base:
         return Path(base) / "vllm-supervisor" / name
     return Path(tempfile.gettempdir()) / f"vllm-supervisor-{os.getuid()}" / name
+
+
+def cache_dirs(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where the engine's compilers write (F7.3)."""
+    home = environment.get("HOME", "")
+    root = environment.get("VLLM_CACHE_ROOT") or (f"{environment.get('XDG_CACHE_HOME') or f'{home}/.cache'}/vllm")
+    found = [Path(root) / "torch_compile_cache"]
+    names = ("TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "TORCHINDUCTOR_CACHE_DIR")
+    return (*found, *(Path(environment[name]) for name in names if environment.get(name)))

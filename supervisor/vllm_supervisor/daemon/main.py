@@ -26,8 +26,9 @@ from vllm_supervisor.adapters.processes import Processes, become_subreaper
 from vllm_supervisor.adapters.sockets import holder
 from vllm_supervisor.core.exits import ExitCode
 
-from .checker import Checker
+from .checker import Checker, Refusal
 from .engine_run import EngineRun
+from .instance import cache_dirs
 from .pages import Pages
 from .perform import Parts, Performer
 from .policy import arguments_of_ours, build_policy
@@ -56,16 +57,19 @@ async def supervise(instance: Instance, *, record_path: Path | None, log_level: 
     journal = logs.is_journal()
     forwarder = Forwarder(sys.stderr.fileno())
     log = logs.logger(forwarder.put, journal=journal, level=log_level)
-    lock = _take_directories(instance, log)
-    if lock is None:
+    checker = Checker(instance)
+    lock = checker.before_anything() or _take_directories(instance)
+    if isinstance(lock, Refusal):
+        # Nothing has been written so far, and nothing will be.
+        log.error(lock.sentence)
+        notifier.send(status=lock.sentence)
         forwarder.close(1.0)
-        return ExitCode.TRANSIENT
+        return lock.code
     history = History(instance.history_path, keep=instance.settings.history.keep)
     if history.trouble:
         log.warning(history.trouble)
     record = _record(record_path, log)
     past = history.past()
-    checker = Checker(instance)
     version = checker.engine_version()
     policy = build_policy(
         instance,
@@ -102,10 +106,10 @@ async def supervise(instance: Instance, *, record_path: Path | None, log_level: 
         processes,
         http,
         port=endpoint.port,
-        cache_dirs=_cache_dirs(environment),
+        cache_dirs=cache_dirs(environment),
         gpu_table=gpu_table,
     )
-    run = EngineRun(loop, supervisor.put, forwarder, journal=journal, secrets=_secrets(instance))
+    run = EngineRun(loop, supervisor.put, forwarder, journal=journal, secrets=instance.secrets())
     parts = Parts(
         instance=instance,
         put=supervisor.put,
@@ -166,18 +170,22 @@ async def supervise(instance: Instance, *, record_path: Path | None, log_level: 
     return code
 
 
-def _take_directories(instance: Instance, log: Any) -> InstanceLock | None:
-    """Make the directories and take the lock; a sentence and None when that is not possible."""
+def _take_directories(instance: Instance) -> InstanceLock | Refusal:
+    """Make the directories and take the lock, or say why that is not possible."""
     try:
         instance.state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
         instance.runtime_dir.mkdir(parents=True, exist_ok=True, mode=0o755)
         lock = acquire(instance.runtime_dir / "lock")
     except OSError as error:
-        log.error(f"{error.filename or instance.runtime_dir} cannot be used: {error.strerror}")
-        return None
+        place = error.filename or instance.runtime_dir
+        return Refusal(
+            ExitCode.PERMANENT,
+            f"{place} cannot be used: {error.strerror}; make it a directory that this user may write, or name "
+            "others with --state-dir and --runtime-dir",
+        )
     if isinstance(lock, int):
-        log.error(f"{instance.name} is already supervised by pid {lock}; stop that one first")
-        return None
+        who = f"pid {lock}" if lock else "another process"
+        return Refusal(ExitCode.TRANSIENT, f"{instance.name} is already supervised by {who}; stop that one first")
     return lock
 
 
@@ -235,24 +243,6 @@ async def _note(server: HttpServer, supervisor: Supervisor, history: History, lo
             log.warning(history.trouble)
             history.trouble = ""
         await asyncio.sleep(NOTE_EVERY_S)
-
-
-def _cache_dirs(environment: dict[str, str]) -> tuple[Path, ...]:
-    home = environment.get("HOME", "")
-    root = environment.get("VLLM_CACHE_ROOT") or (f"{environment.get('XDG_CACHE_HOME') or f'{home}/.cache'}/vllm")
-    found = [Path(root) / "torch_compile_cache"]
-    for variable in ("TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "TORCHINDUCTOR_CACHE_DIR"):
-        if environment.get(variable):
-            found.append(Path(environment[variable]))
-    return tuple(found)
-
-
-def _secrets(instance: Instance) -> list[str]:
-    env = {**instance.env, **instance.settings.engine.env}
-    marked = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-    found = [value for name, value in env.items() if any(part in name.upper() for part in marked)]
-    key = instance.endpoint().api_key
-    return [*found, *([key] if key else [])]
 
 
 def _last_load(past: list[Any]) -> float | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
-from vllm_supervisor import __version__
+from vllm_supervisor.adapters.processes import reap
 from vllm_supervisor.core import effects as fx
-from vllm_supervisor.core.causes import Cause
 from vllm_supervisor.core.events import (
     CanaryDone,
     IncidentSaved,
@@ -22,9 +20,9 @@ from vllm_supervisor.core.events import (
     ProbeOutcome,
     SmokeDone,
 )
-from vllm_supervisor.core.phases import Phase
 
 from .ending import save_incident, sweep
+from .record import not_executable, record_end, record_ready
 
 if TYPE_CHECKING:
     import structlog
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
     from .watch import Watch
 
 PROBE_LIMIT_S = 150.0
+SEND_EVERY_S = 0.1
+SEND_TIMES = 600
 
 
 @dataclass(slots=True)
@@ -79,7 +79,6 @@ class Performer:
         self.parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
         self._killed = False
-        self._looking = False
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -120,24 +119,38 @@ class Performer:
             case fx.SaveIncident():
                 self._start(self._incident(effect, state))
             case fx.NotifyReady():
-                parts.notifier.send(ready="1", status=f"Ready after {time.time() - parts.began_wall:.0f} s")
+                self._insist(ready="1", status=f"Ready after {time.time() - parts.began_wall:.0f} s")
             case fx.NotifyStopping():
-                parts.notifier.send(stopping="1")
+                self._insist(stopping="1")
             case fx.NotifyExtend():
                 parts.notifier.send(extend_timeout_usec=str(int(effect.seconds * 1e6)))
             case fx.NotifyWatchdog():
                 parts.notifier.send(watchdog="1")
             case fx.Reload():
-                if parts.reload is not None:
+                if parts.reload is None:
+                    parts.log.warning("reload refused: this supervisor cannot carry an engine over, restart it")
+                else:
                     self._start(parts.reload())
             case fx.Log():
                 getattr(parts.log, effect.level)(effect.message)
             case fx.RecordReady():
-                self._record_ready(state)
+                record_ready(parts, state)
             case fx.Exit():
-                self._record_end(effect, state)
+                record_end(parts, effect, state)
             case _:
                 assert_never(effect)
+
+    def _insist(self, **fields: str) -> None:
+        """Send what systemd must not miss: while its socket is full it is tried again."""
+        if not self.parts.notifier.send(**fields):
+            self._start(self._send_again(fields))
+
+    async def _send_again(self, fields: Mapping[str, str]) -> None:
+        for _ in range(SEND_TIMES):
+            await asyncio.sleep(SEND_EVERY_S)
+            if self.parts.notifier.send(**fields):
+                return
+        self.parts.log.error(f"the service manager could not be told {', '.join(fields)}: its socket takes nothing")
 
     def tell(self, text: str) -> None:
         """STATUS=."""
@@ -159,11 +172,10 @@ class Performer:
         seconds = {phase.value: round(value, 3) for phase, value in state.phase_seconds(now).items()}
         self.parts.log.info(f"phase {state.phase}")
         self.parts.history.update(phases=seconds)
-        if state.phase is Phase.READY:
-            self._start(asyncio.to_thread(self.parts.watch.remember_segments))
 
     async def look(self, state: State) -> None:
         """Sample the engine; while it serves its counters, too."""
+        reap(state.engine_pid, self.parts.processes.helpers)
         await self.parts.watch.look(state.phase, state.engine_pid)
         if state.ready_at is not None:
             await self.parts.watch.read_counters()
@@ -179,7 +191,7 @@ class Performer:
         try:
             pid = parts.run.start(parts.command, parts.environment)
         except OSError as error:
-            parts.put(LaunchFailed(_not_executable(parts.command[0], error)))
+            parts.put(LaunchFailed(not_executable(parts.command[0], error)))
             return
         parts.log.info(f"engine started as pid {pid}")
         parts.put(Launched(pid))
@@ -221,45 +233,3 @@ class Performer:
         path = await save_incident(self.parts, effect, state)
         self.parts.incident = path
         self.parts.put(IncidentSaved(path))
-
-    def _record_ready(self, state: State) -> None:
-        figures = {name.value: value for name, value in state.figures.items()}
-        self.parts.history.update(
-            ready_at=time.time(),
-            outcome="ready",
-            engine_version=str(figures.get("engine_version", "")),
-            figures=figures,
-            gaps={phase.value: round(gap, 3) for phase, gap in state.evidence.gaps.items()},
-        )
-        self.parts.history.count("starts", "ready")
-
-    def _record_end(self, effect: fx.Exit, state: State) -> None:
-        history, cause = self.parts.history, effect.cause
-        history.update(
-            ended_at=time.time(),
-            outcome=effect.outcome,
-            exit_code=int(effect.code),
-            reason=cause.reason if cause else "",
-            sentence=effect.sentence,
-            incident=self.parts.incident,
-            engine_version=str(state.figures.get("engine_version", "")),  # type: ignore[call-overload]
-            **({"class": cause.cause_class.value} if cause else {}),
-        )
-        if state.ready_at is None:
-            history.count("starts", effect.outcome)
-        if cause is not None:
-            history.count("failures", f"{cause.reason}/{cause.cause_class}")
-        level = "info" if effect.outcome == "stopped" else "error"
-        getattr(self.parts.log, level)(f"{effect.sentence} (exit {int(effect.code)})")
-        self.parts.log.debug(f"vllm-supervisor {__version__}, pid {os.getpid()}")
-
-
-def _not_executable(program: str, error: OSError) -> Cause:
-    if isinstance(error, FileNotFoundError):
-        summary, advice = f"{program} does not exist", "Set engine.command to the vllm program of its environment."
-    elif isinstance(error, PermissionError):
-        summary = f"{program} cannot be executed by this user"
-        advice = "Make the environment with /usr/bin/python3 outside of home directories (see docs/install.md)."
-    else:
-        summary, advice = f"{program} cannot be started: {error.strerror}", "Look at engine.command."
-    return Cause("engine-not-executable", summary=summary, advice=advice, phase=Phase.LAUNCHING)

@@ -6,6 +6,7 @@ Signal handlers, readers, probes and samplers only put events into the queue. No
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -51,9 +52,9 @@ class Supervisor:
         self.exit: Exit | None = None
         self.note = ""
         """Something of our own that the operator must know; part of STATUS."""
-        self._told = ("", Phase.FAILED, float("-inf"))
+        self._told: tuple[str, tuple[object, ...], float] = ("", (), float("-inf"))
+        self._look_now = asyncio.Event()
         self._ticked_at = self.state.started
-        self._looking: set[asyncio.Task[None]] = set()
         if record is not None:
             record.write(to_line(policy, self.state.started) + "\n")
 
@@ -100,8 +101,7 @@ class Supervisor:
         now = self._clock()
         if isinstance(event, Tick):
             self._ticked_at = now
-        if self._record is not None:
-            self._record.write(to_line(event, now) + "\n")
+        self._write_record(event, now, performer)
         before = self.state.phase
         self.state, effects = step(self.state, event, now)
         for effect in effects:
@@ -110,15 +110,27 @@ class Supervisor:
             performer.perform(effect, self.state)
         if self.state.phase is not before:
             performer.phase_changed(self.state, now)
+            self._look_now.set()
         self._tell(performer, now)
 
-    def _tell(self, performer: Performer, now: float) -> None:
-        text, phase, at = self._told
-        if self.state.phase is phase and now - at < STATUS_EVERY_S:
+    def _write_record(self, event: Event, now: float, performer: Performer) -> None:
+        if self._record is None:
             return
-        new = sentence(self.state, now, rates=performer.rates(now), note=self.note)
+        try:
+            self._record.write(to_line(event, now) + "\n")
+        except OSError as error:
+            self._record = None
+            performer.parts.log.warning(f"the recording ends here: {error.strerror}")
+
+    def _tell(self, performer: Performer, now: float) -> None:
+        state = self.state
+        text, what, at = self._told
+        urgent = (state.phase, state.dying, state.stop_step)
+        if urgent == what and now - at < STATUS_EVERY_S:
+            return
+        new = sentence(state, now, rates=performer.rates(now), note=self.note)
+        self._told = (new, urgent, now)
         if new != text:
-            self._told = (new, self.state.phase, now)
             performer.tell(new)
 
     async def _look_regularly(self, performer: Performer) -> None:
@@ -126,7 +138,11 @@ class Supervisor:
         while True:
             phase = self.state.phase
             draining = phase is Phase.DRAINING
-            await asyncio.sleep(DRAIN_LOOK_EVERY_S if draining else LOOK_EVERY_S)
+            # A new phase brings new processes: they are looked at at once.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_LOOK_EVERY_S if draining else LOOK_EVERY_S):
+                    await self._look_now.wait()
+            self._look_now.clear()
             phase = self.state.phase
             if phase in LOADING | SERVING:
                 await performer.look(self.state)

@@ -60,6 +60,7 @@ class Watch:
         self._gpu_table = gpu_table
         self._pidfds: dict[int, int] = {}
         self._looked_at = float("-inf")
+        self._looked_in: Phase | None = None
         self.roles: dict[int, tuple[Role, str]] = {}
         self.segments: set[str] = set()
         self.counters = EngineCounters()
@@ -71,10 +72,13 @@ class Watch:
     async def look(self, phase: Phase, main_pid: int | None) -> None:
         """One look at the engine; puts what was seen as an event."""
         loop = asyncio.get_running_loop()
-        if phase in LOADING or loop.time() - self._looked_at >= ROLES_EVERY_S:
+        if phase in LOADING or phase is not self._looked_in or loop.time() - self._looked_at >= ROLES_EVERY_S:
             self._looked_at = loop.time()
             self.roles = await asyncio.to_thread(self._processes.roles, main_pid)
             self._watch_all(loop, main_pid)
+        if phase is not self._looked_in:
+            self._looked_in = phase
+            await asyncio.to_thread(self.remember_segments)
         seen = await asyncio.to_thread(self._activity, phase)
         self._put(seen)
 
