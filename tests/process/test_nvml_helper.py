@@ -111,6 +111,12 @@ def test_a_partitioned_card_shows_the_processes_of_its_partitions(gpus):
     assert card.memory_total_bytes
 
 
+def test_one_hidden_size_hides_the_sum(gpus):
+    gpus.card(0, mig=[[[os.getpid(), None]], [[os.getpid(), 20]]])
+    with Helper(gpus.environment) as helper:
+        assert helper.report().samples[0].processes == ((os.getpid(), None),)
+
+
 def test_pids_of_another_namespace_are_hidden_pids(gpus):
     gpus.card(0, processes=[[4194305, 70 << 30]])  # beyond the highest pid that Linux gives
     gpus.card(1, processes=[[4194305, 70 << 30], [os.getpid(), 5]])
@@ -177,31 +183,24 @@ def test_it_ends_when_its_reader_is_gone_while_a_call_hangs(gpus):
         assert helper.process.wait(DEADLINE) == 0
 
 
-def test_it_ends_with_its_parent(gpus):
-    parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            (
-                "import os, subprocess, sys, time\n"
-                "command = [a if a != 'PID' else str(os.getpid()) for a in sys.argv[1:]]\n"
-                "child = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
-                "child.stdout.readline()\n"
-                "print(child.pid, flush=True)\n"
-                "time.sleep(600)\n"
-            ),
-            *("PID" if argument == str(os.getpid()) else argument for argument in helper_command(3600)),
-        ],
-        env=gpus.environment,
-        stdout=subprocess.PIPE,
-    )
-    child = os.pidfd_open(int(parent.stdout.readline()))
-    try:
-        parent.send_signal(signal.SIGKILL)
-        assert select.select([child], [], [], DEADLINE)[0], "the helper outlives its parent"
-    finally:
-        os.close(child)
-        parent.communicate()
+PARENT = """
+import os, subprocess, sys, time
+child = subprocess.Popen([str(os.getpid()) if one == "PID" else one for one in sys.argv[1:]])
+print(child.pid, file=sys.stderr, flush=True)
+time.sleep(600)
+"""
+
+
+def test_it_ends_with_its_parent_even_if_somebody_else_still_reads(gpus):
+    command = ["PID" if one == str(os.getpid()) else one for one in helper_command(3600)]
+    with Helper(gpus.environment, command=[sys.executable, "-c", PARENT, *command]) as parent:
+        child = os.pidfd_open(int(parent.process.stderr.readline()))
+        try:
+            assert parent.report().ok
+            parent.process.send_signal(signal.SIGKILL)
+            assert select.select([child], [], [], DEADLINE)[0], "the helper outlives its parent"
+        finally:
+            os.close(child)
 
 
 def test_it_does_not_begin_for_a_parent_that_is_not_there(gpus):

@@ -87,19 +87,23 @@ def say(line: bytes) -> None:
 def one_round(boards: list[Worker], events: Worker, done: threading.Condition, patience: float) -> dict[str, Any]:
     """Ask all, wait for those that were free, and put the answers together."""
     start = time.monotonic()
+    found: dict[str, Any] = {"samples": [], "lost": [], "anew": [], "xid_events": []}
     with done:
+        found["xid_events"] += told(events)  # of the last round, if it was late
         asked = [worker for worker in (*boards, events) if worker.ask(start)]
         done.wait_for(lambda: all(worker.busy_since is None for worker in asked), patience)
         now = time.monotonic()
-        found: dict[str, Any] = {"samples": [], "lost": [], "anew": [], "xid_events": []}
         for worker in boards:
             kind, value = worker.answer(now) or ("lost", {**worker.who, "reason": "no answer yet"})
             found[kind].append(value)
-        if events.busy_since is None and events.result is not None:
-            if events.result[0] == "xid_events":
-                found["xid_events"] = events.result[1]
-            events.result = None
+        found["xid_events"] += told(events)
     return found
+
+
+def told(events: Worker) -> list[Any]:
+    """The events that came and were not told yet; each is told once."""
+    result, events.result = events.result, None
+    return list(result[1]) if result and result[0] == "xid_events" else []
 
 
 def sample(nv: Any, period: float) -> str:
