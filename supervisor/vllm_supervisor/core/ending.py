@@ -10,7 +10,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .causes import REASONS, Cause, CauseClass
-from .effects import Effect, Exit, KillEngine, Log, NotifyExtend, NotifyStopping, SaveIncident, Sweep, Terminate
+from .effects import (
+    Effect,
+    Exit,
+    KillEngine,
+    Log,
+    NotifyExtend,
+    NotifyStopping,
+    ReadCounters,
+    SaveIncident,
+    Sweep,
+    Terminate,
+)
 from .events import Counted, EngineExited, StopRequested, Swept
 from .exits import ExitCode, exit_code
 from .phases import BEFORE_ENGINE, LOADING, SERVING, Phase
@@ -26,6 +37,8 @@ SWEEP_S = 30.0
 """So long after SIGKILL a process or GPU memory may take to disappear."""
 SWEEP_EVERY_S = 0.1
 EXTEND_STOP_S = 60.0
+LOOKED_AGAIN_S = 1.0
+"""So long after the drain began, its connections have been counted anew."""
 
 
 def verdict(state: State, fallback: Cause) -> Cause:
@@ -104,25 +117,28 @@ def stop_requested(state: State, event: StopRequested, now: float) -> Result:
 def _drain(state: State, now: float) -> Result:
     policy = state.policy
     begin: tuple[Effect, ...] = (NotifyStopping(), NotifyExtend(policy.drain_s + EXTEND_STOP_S))
-    if policy.drain_s <= 0 or (not policy.engine_drains and _idle(state)):
+    if policy.drain_s <= 0:
         return _terminate(state.enter(Phase.STOPPING, now), now, begin)
     state = replace(state.enter(Phase.DRAINING, now, now + policy.drain_s), stop_step=StopStep.DRAIN)
     if policy.engine_drains:
         # vLLM finishes what runs and answers new requests with 500 meanwhile (F3.2).
         return replace(state, deadline=now + policy.drain_s + TERM_AGAIN_S), (*begin, Terminate())
-    return state, begin
+    # The last reading may be older than a request that has just begun, so idleness is asked for anew.
+    return state, (*begin, ReadCounters())
 
 
-def _idle(state: State) -> bool:
-    counted = state.life.counted if state.life is not None else None
-    return counted is not None and not counted.running and not counted.waiting
+def _idle(state: State, event: Counted, now: float) -> bool:
+    """Whether no request runs; without counters, whether no client is connected any more."""
+    if event.running is not None:
+        return not event.running and not event.waiting
+    return state.activity.connections == 0 and now - state.since >= LOOKED_AGAIN_S
 
 
 def drained(state: State, before: Counted | None, event: Counted, now: float) -> Result:
     """Counters while draining: progress extends the stop, an idle engine ends the drain."""
     if state.stop_step is not StopStep.DRAIN:
         return state, ()
-    if not state.policy.engine_drains and not event.running and not event.waiting:
+    if not state.policy.engine_drains and _idle(state, event, now):
         return _terminate(state.enter(Phase.STOPPING, now), now, ())
     if before is not None and before != event:
         left = max((state.deadline or now) - now, 0.0)
@@ -134,7 +150,8 @@ def _terminate(state: State, now: float, before: tuple[Effect, ...]) -> Result:
     if not state.engine_alive:
         killed, effects = _kill(state, now)
         return killed, (*before, *effects)
-    state = replace(state, stop_step=StopStep.TERM, deadline=now + TERM_AGAIN_S)
+    deadline = now + min(TERM_AGAIN_S, state.policy.stop_wait_s)
+    state = replace(state, stop_step=StopStep.TERM, deadline=deadline)
     return state, (*before, NotifyExtend(state.policy.stop_wait_s + EXTEND_STOP_S), Terminate())
 
 
@@ -179,7 +196,9 @@ def tick(state: State, now: float) -> Result:
                 return _kill(state, now)
             return _terminate(state.enter(Phase.STOPPING, now), now, ())
         case StopStep.TERM:
-            wait = max(state.policy.stop_wait_s - TERM_AGAIN_S, 1.0)
+            wait = state.policy.stop_wait_s - TERM_AGAIN_S
+            if wait <= 0:
+                return _kill(state, now)
             state = replace(state, stop_step=StopStep.TERM_AGAIN, deadline=now + wait)
             return state, (Terminate(),)
         case StopStep.TERM_AGAIN:
