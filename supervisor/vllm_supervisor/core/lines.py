@@ -111,7 +111,7 @@ def peel(raw: str) -> Line:
         pid = int(journal["pid"]) if journal["pid"] else None
     elif first == "[" and (dmesg := _DMESG.match(text)) and _KERNEL_TEXT.match(text, dmesg.end()):
         rest, unit = text[dmesg.end() :], "kernel"
-    if unit == "kernel" or (first in "NOM" and _KERNEL_TEXT.match(rest)):
+    if unit == "kernel" or (first in "NOMnop" and _KERNEL_TEXT.match(rest)):
         return Line(text, None, pid, None, rest, Source.KERNEL, unit)
     if unit == "systemd":
         return Line(text, None, pid, None, rest, Source.SYSTEMD, unit)

@@ -14,7 +14,7 @@ from vllm_supervisor.core.causes import Cause
 from vllm_supervisor.core.lines import Line, Source
 
 from .endings import Ending, ending, is_harmless, is_wrapper
-from .rule import WEAK, Kind, Rule, Situation
+from .rule import WEAK, Kind, Rule, Situation, Tier
 from .rules_config import RULES as CONFIG
 from .rules_gpu import RULES as GPU
 from .rules_host import RULES as HOST
@@ -25,7 +25,7 @@ from .tracebacks import Trace, Tracebacks, is_exception
 from .views import View, views
 
 RULES: Final[tuple[Rule, ...]] = (*HOST, *PROCESSES, *GPU, *KERNELS, *MODEL, *CONFIG)
-"""Every rule; of two that fit one line equally near to the root, the first one counts."""
+"""Every rule; of several that fit one line the nearest to the root counts, then the first."""
 
 WRAPPER_RULES: Final = tuple(
     rule for rule in RULES if rule.regex.pattern.startswith("Engine core initialization failed")
@@ -34,6 +34,8 @@ WRAPPER_RULES: Final = tuple(
 
 SERVING: Final = "serving"
 _MAX_PIDS: Final = 4096
+_AFTERMATH: Final = 500
+"""A death within so many lines after an error is its consequence."""
 _QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING"})
 _TELLING: Final = frozenset("M[S")
 """First letters of the quiet records that tell of an end: `MPClient: …`, `[shutdown] …`, `Shutting down`."""
@@ -69,6 +71,8 @@ class Classifier:
         "_died",
         "_ended",
         "_error",
+        "_error_at",
+        "_lines",
         "_ours",
         "_pids",
         "_stopped",
@@ -87,6 +91,8 @@ class Classifier:
         self._best: Candidate | None = None
         self._waiting: Candidate | None = None
         self._error = ""
+        self._error_at = 0
+        self._lines = 0
         self._died = False
         self._ended = False
         self._stopped = False
@@ -107,6 +113,7 @@ class Classifier:
         Returns:
             Whether the cause is another one now.
         """
+        self._lines += 1
         if line.pid is not None and len(self._pids) < _MAX_PIDS:
             self._pids.add(line.pid)
         trace = self.trace = self._tracebacks.see(line)
@@ -172,22 +179,27 @@ class Classifier:
         if self._error or view.places[0] or not is_exception(view.text) or is_harmless(view.text):
             return
         if situation.phase != SERVING or situation.in_engine():
-            self._error = raw
+            self._error, self._error_at = raw, self._lines
             # A traceback that nobody logged is the end of the process that printed it.
             self._ended = self._ended or (bare and not situation.in_engine())
 
     def _try(self, raw: str, view: View, rules: tuple[Rule, ...], situation: Situation) -> bool:
+        best: tuple[Rule, re.Match[str]] | None = None
         for rule in rules:
-            if view.kind not in rule.kinds:
+            if view.kind not in rule.kinds or (best and rule.tier >= best[0].tier):
                 continue
             for at in view.places:
                 if match := rule.match(view.text, at, situation):
-                    self._add(raw, view, rule, match, situation)
-                    return True
-        return False
+                    best = rule, match
+                    break
+        if best:
+            self._add(raw, view, *best, situation)
+        return best is not None
 
     def _add(self, raw: str, view: View, rule: Rule, match: re.Match[str], situation: Situation) -> None:
         tier = rule.tier + (WEAK if view.weak else 0)
+        if Tier.DEATH <= rule.tier < Tier.VAGUE and self._follows(match):
+            return
         if situation.phase == SERVING and not rule.fatal:
             # While it serves, errors of requests are daily business: only the engine's own count, and
             # only once it died.
@@ -197,6 +209,12 @@ class Classifier:
                 self._waiting = _candidate(raw, rule, tier, match, situation)
         elif self._best is None or tier < self._best.tier:
             self._best = _candidate(raw, rule, tier, match, situation)
+
+    def _follows(self, match: re.Match[str]) -> bool:
+        """Whether a death only follows an error that no rule knows; a signal from outside never does."""
+        if not self._error or self._lines - self._error_at > _AFTERMATH:
+            return False
+        return not (match.groupdict().get("code") or "").startswith("-")
 
     def _note_ending(self, line: Line) -> None:
         match ending(line):

@@ -91,7 +91,7 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "bad-arguments",
         r"(?:Failed to load the (?:model config|tokenizer)\. If the (?:model|tokenizer) is a custom"
-        r"|.{0,300}(?:contains custom code which must be executed|requires you to execute the (?:configuration"
+        r"|[^'`]{0,300}(?:contains custom code which must be executed|requires you to execute the (?:configuration"
         r"|tokenizer|model|processor) file))",
         "the model brings code of its own",
         "Add --trust-remote-code if you trust the model's own code.",

@@ -75,9 +75,9 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "gpu-out-of-memory",
-        r"Failed to load model - not enough GPU memory|.{0,40}Cuda failure (?:2 )?'out of memory'|CUDA error: "
+        r"Failed to load model - not enough GPU memory|[^'`]{0,40}Cuda failure (?:2 )?'out of memory'|CUDA error: "
         r"CUBLAS_STATUS_ALLOC_FAILED"
-        r"|.{0,80}reserve_mm_ipc_gpu_memory",
+        r"|[^'`]{0,80}reserve_mm_ipc_gpu_memory",
         "the GPU's memory is full",
         "Use more GPUs (tensor-parallel-size), a smaller checkpoint, a lower --gpu-memory-utilization or fewer "
         "--max-num-batched-tokens.",
@@ -104,7 +104,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "gpu-lost",
-        r".{0,80}(?:GPU is lost|GPU has fallen off the bus|Unable to determine the device handle for (?:GPU|gpu))",
+        r"[^'`]{0,80}(?:GPU is lost|GPU has fallen off the bus|Unable to determine the device handle for (?:GPU|gpu))",
         "a GPU is gone",
         "A GPU dropped off the bus: do not restart on it; power-cycle or reboot the host and check power and seating "
         "of that card.",
@@ -136,7 +136,7 @@ RULES: Final[tuple[Rule, ...]] = (
     # nccl-error
     rule(
         "nccl-error",
-        r"NCCL error:? ?(?:in: .{0,300}?, )?(?:ncclRemoteError|remote process exited|.{0,60}remote process exited)",
+        r"NCCL error:? ?(?:in: .{0,300}?, )?(?:ncclRemoteError|remote process exited|[^'`]{0,60}remote process exited)",
         "NCCL lost a peer",
         "Another rank ended first: look for its lines, retry, and use NCCL_DEBUG=INFO if it comes back.",
         kinds=_BOTH,
@@ -145,7 +145,7 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "nccl-error",
         r"NCCL error:? ?(?:in: .{0,300}?, )?(?P<what>unhandled (?:system|cuda) error|internal error|invalid usage"
-        r"|invalid argument|[\w ]{1,60})",
+        r"|invalid argument|(?! ?remote| ?ncclRemote)[\w ]{1,60})",
         "NCCL: {what}",
         'NCCL hides the error behind "{what}": retry once with NCCL_DEBUG=INFO, and look at driver, P2P, /dev/shm '
         "and the other ranks if it comes back.",
@@ -154,9 +154,10 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "nccl-error",
-        r".{0,200}Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out"
-        r"|.{0,60}(?:ncclUnhandledCudaError|ncclSystemError|ncclInternalError)|Failed to load NCCL library from"
-        r"|.{0,200}wait timeout after \d+ms|.{0,100}Gloo connectFullMesh failed",
+        r"[^'`]{0,200}Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out"
+        r"|[^'`]{0,60}(?:ncclUnhandledCudaError|ncclSystemError|ncclInternalError)|Failed to load NCCL library from"
+        r"|[^'`]{0,200}wait timeout after \d+ms|Timed out after \d+ seconds waiting for clients|[^'`]{0,100}Gloo "
+        r"connectFullMesh failed",
         "a collective operation failed or timed out",
         "A rank did not take part in a collective operation: retry once with NCCL_DEBUG=INFO, and look at P2P and "
         "the slowest rank.",

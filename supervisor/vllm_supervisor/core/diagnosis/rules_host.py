@@ -119,7 +119,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "host-out-of-memory",
-        r"\[Errno 12\] Cannot allocate memory|.{0,120}(?:DefaultCPUAllocator: (?:can't allocate|not enough) memory)"
+        r"\[Errno 12\] Cannot allocate memory|[^'`]{0,120}(?:DefaultCPUAllocator: (?:can't allocate|not enough) memory)"
         r"|Available memory on node \d+ \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired "
         r"CPU memory"
         r"|Unable to allocate [\d.]+ [KMGT]iB for an array",

@@ -55,7 +55,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "unsupported-kernel",
-        r"FP8 KV cache is not supported|(?P<what>\w{1,30}) V1 with FP8 KV cache not yet supported|.{0,80}does not "
+        r"FP8 KV cache is not supported|(?P<what>\w{1,30}) V1 with FP8 KV cache not yet supported|[^'`]{0,80}does not "
         r"support fp8 kv[- ]cache",
         "this attention backend has no FP8 KV cache",
         "Start with --kv-cache-dtype auto; if the checkpoint asks for FP8 itself, serve it through an overlay "
@@ -64,13 +64,15 @@ RULES: Final[tuple[Rule, ...]] = (
     rule(
         "unsupported-kernel",
         r"CUDA error: no kernel image is available for execution on the device"
-        r"|Bfloat16 is only supported on GPUs with compute capability|.{0,200}(?:Unsupported gpu architecture|is not "
+        r"|Bfloat16 is only supported on GPUs with compute capability|[^'`]{0,200}(?:Unsupported gpu architecture|is "
+        r"not "
         r"defined for option 'gpu-name')"
-        r"|.{0,120}(?:requires|only supported on|not supported on).{0,60}compute capability|out of resource: shared "
+        r"|[^'`]{0,120}(?:requires|only supported on|not supported on).{0,60}compute capability|out of resource: "
+        r"shared "
         r"memory"
         r"|No compiled .{1,80} for (?:a )?compute capability|Failed to find a kernel that can implement the|Failed "
         r"to initialize cutlass TMA"
-        r"|No (?:valid|suitable|supported|\w{2,12}) .{0,40}MoE backend|.{0,80}Error Internal.{0,40}cutlass",
+        r"|No (?:valid|suitable|supported|\w{2,12}) .{0,40}MoE backend|[^'`]{0,80}Error Internal.{0,40}cutlass",
         "a kernel that the model needs does not exist for this GPU",
         "Take a vLLM build with kernels for this GPU's compute capability, or turn the feature off that needs them.",
     ),
@@ -85,11 +87,11 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "driver-mismatch",
-        r"(?:CUDA error: |CUDA driver error: |.{0,120}Error 803: )?(?:CUDA driver version is insufficient for CUDA "
+        r"(?:CUDA error: |CUDA driver error: |[^'`]{0,120}Error 803: )?(?:CUDA driver version is insufficient for CUDA "
         r"runtime version"
         r"|the provided PTX was compiled with an unsupported toolchain|system has unsupported display driver / cuda "
         r"driver combination"
-        r"|forward compatibility was attempted on non supported HW)|.{0,80}Driver/library version mismatch",
+        r"|forward compatibility was attempted on non supported HW)|[^'`]{0,80}Driver/library version mismatch",
         "driver and CUDA libraries do not fit together",
         "Update the NVIDIA driver (and reboot after a driver upgrade), or install a vLLM wheel for the CUDA that the "
         "driver speaks.",
@@ -121,7 +123,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "compile-cache-corrupt",
         r"\[Errno 2\] No such file or directory: '[^']{0,300}(?:torch_compile_cache|torchinductor|\.triton"
         r"|triton/cache|torch_aot_compile)[^']{0,300}'"
-        r"|.{0,200}(?:torch_compile_cache|torchinductor_\w+|\.triton/cache)/\S{0,300}: (?:file too short|invalid ELF "
+        r"|[^'`]{0,200}(?:torch_compile_cache|torchinductor_\w+|\.triton/cache)/\S{0,300}: (?:file too short|invalid "
+        r"ELF "
         r"header)",
         "a file of the compile cache is missing or damaged",
         "Move the compile cache (torch_compile_cache, torchinductor, triton) aside and start once with a cold one.",
@@ -136,23 +139,24 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "shm-too-small",
-        r".{0,200}(?:/dev/shm|shared memory segment|posix_fallocate).{0,300}No space left on device",
+        r"[^'`]{0,200}(?:/dev/shm|shared memory segment|posix_fallocate).{0,300}No space left on device",
         "no room is left in /dev/shm",
         _SHM,
         kinds=(Kind.ERROR, Kind.NATIVE),
     ),
     rule(
         "shm-too-small",
-        r"\[Errno 28\] No space left on device|.{0,40}unable to (?:mmap|open shared memory object|allocate shared "
+        r"\[Errno 28\] No space left on device|[^'`]{0,40}unable to (?:mmap|open shared memory object|allocate shared "
         r"memory|resize)"
-        r"|.{0,80}(?:out of|insufficient) shared memory \(shm\)",
+        r"|[^'`]{0,80}(?:out of|insufficient) shared memory \(shm\)",
         "no room is left in /dev/shm",
         _SHM,
         when=lambda situation, match: "Errno 28" not in match[0] or _shm(situation, match),
     ),
     rule(
         "shm-too-small",
-        r".{0,80}(?:Bus error\b.{0,200}(?:shared memory|shm)|received signal: Bus error|Fatal Python error: Bus error)",
+        r"[^'`]{0,80}(?:Bus error\b.{0,200}(?:shared memory|shm)|received signal: Bus error|Fatal Python error: Bus "
+        r"error)",
         "a bus error, as a full /dev/shm gives it",
         _SHM,
         kinds=(Kind.ERROR, Kind.NATIVE),
@@ -169,9 +173,9 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "disk-full",
-        r"\[Errno 122\] Disk quota exceeded|.{0,200}(?:error writing to|writing .{1,200}) ?.{0,200}: No space left "
+        r"\[Errno 122\] Disk quota exceeded|[^'`]{0,200}(?:error writing to|writing .{1,200}) ?.{0,200}: No space left "
         r"on device"
-        r"|I/O error: No space left on device|.{0,60}No space left on device \(os error 28\)",
+        r"|I/O error: No space left on device|[^'`]{0,60}No space left on device \(os error 28\)",
         "the disk is full or the quota is used up",
         "Free space (or raise the quota) on the disk that holds the caches (VLLM_CACHE_ROOT, HF_HOME, TMPDIR) and "
         "the model.",
@@ -192,11 +196,11 @@ RULES: Final[tuple[Rule, ...]] = (
         "download-incomplete",
         r"(?:HTTPS?ConnectionPool\(|\('Connection (?:broken|aborted)|IncompleteRead\(|Connection broken: |Read timed "
         r"out"
-        r"|An error occurred while downloading using|Data processing error: |.{0,40}CAS service error|50[0234] "
+        r"|An error occurred while downloading using|Data processing error: |[^'`]{0,40}CAS service error|50[0234] "
         r"Server Error"
         r"|429 Client Error|Response ended prematurely|peer closed connection without sending complete message body"
         r"|\[Errno -3\] Temporary failure in name resolution|\[Errno -2\] Name or service not known"
-        r"|.{0,60}Max retries exceeded with url)",
+        r"|[^'`]{0,60}Max retries exceeded with url)",
         "a download broke off",
         "The hub could not be read to the end: try again (it resumes), and fetch the model before the service starts.",
     ),

@@ -143,7 +143,7 @@ RULES: Final[tuple[Rule, ...]] = (
         r"parameter"
         r"|size mismatch for [\w.]{1,200}|The size of tensor a \(\d+\) must match the size of tensor b"
         r"|shape mismatch: |'?(?:language_model\.|model\.)?(?:model\.)?layers\.\d+\.[\w.]{1,200}'?$"
-        r"|loaded_weight\.shape|param_data\.shape",
+        r"|start \(\d+\) \+ length \(\d+\) exceeds dimension size|loaded_weight\.shape|param_data\.shape",
         "the checkpoint does not fit the model's configuration",
         "The tensors do not fit config.json (or this vLLM does not know this variant of the model): check that both "
         "are of one revision.",
@@ -160,7 +160,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "unsupported-architecture",
-        r"(?P<what>\S{1,100}) has no vLLM implementation|.{0,200}is not supported in-tree anymore",
+        r"(?P<what>\S{1,100}) has no vLLM implementation|[^'`]{0,200}is not supported in-tree anymore",
         "the architecture is not supported by this vLLM",
         "Install a vLLM release or a plugin that knows this architecture, or serve another model.",
     ),
@@ -203,7 +203,8 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "unsupported-quantization",
-        r"Quantization scheme is not supported for the current GPU|(?:\S+ )?quantization (?:method )?(?:\S+ )?is "
+        r"(?:\(')?Quantization scheme is not supported for (?:the current GPU|')|(?:\S+ )?quantization (?:method "
+        r")?(?:\S+ )?is "
         r"(?:currently )?not supported"
         r"|No compressed-tensors compatible scheme was found|ModelOpt currently only supports|Unsupported (?:quant"
         r"|ModelOpt|quantization)",

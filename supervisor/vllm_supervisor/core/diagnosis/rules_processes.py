@@ -53,7 +53,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "rendezvous-port-collision",
-        r"(?:\[Errno 98\] )?Address already in use(?: \(addr='(?P<addr>[^']{1,200})'\))?|.{0,120}EADDRINUSE",
+        r"(?:\[Errno 98\] )?Address already in use(?: \(addr='(?P<addr>[^']{1,200})'\))?|[^'`]{0,120}EADDRINUSE",
         "a port between the engine's processes is taken",
         "A port between the engine's own processes (not the HTTP port) was taken in the meantime: start again at once.",
         when=lambda situation, match: situation.in_engine() or "addr=" in match[0] or "EADDRINUSE" in match[0],
@@ -79,12 +79,24 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "load-stalled",
-        r"Timed out waiting for (?:engine core processes to start|engines to send|.{0,60}handshake)|Did not receive "
+        r"Timed out waiting for (?:engine core processes to start|engines to send|[^'`]{0,60}handshake)|Did not "
+        r"receive "
         r"response from front-end process",
         "the engine did not come up in its own time limit",
         "The engine took longer than its own limit: look what the workers did last, and raise "
         "VLLM_ENGINE_READY_TIMEOUT_S if they still loaded.",
         tier=Tier.DEATH,
+    ),
+    rule(
+        "load-stalled",
+        r"(?P<unit>\S{1,80}): (?:s|S)tart operation timed out",
+        "systemd waited for {unit} in vain",
+        "The start took longer than systemd's limit: look what the workers did last, and raise TimeoutStartSec= of "
+        "{unit} if "
+        "they still loaded.",
+        kinds=(Kind.SYSTEMD,),
+        tier=Tier.DEATH,
+        fatal=True,
     ),
     # deaths without a reason of their own
     rule(
@@ -138,7 +150,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "engine-died",
-        r"Fatal Python error: (?P<what>.{1,80})|.{0,60}Caught signal (?P<signal>\d+)|Segmentation fault|Aborted(?: "
+        r"Fatal Python error: (?P<what>.{1,80})|[^'`]{0,60}Caught signal (?P<signal>\d+)|Segmentation fault|Aborted(?: "
         r"\(core dumped\))?$",
         "an engine process crashed",
         "An engine process crashed in native code: restart, and keep the core dump and the stacks if it comes back.",

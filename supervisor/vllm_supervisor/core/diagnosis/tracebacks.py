@@ -64,6 +64,8 @@ class Tracebacks:
         Returns:
             The traceback that the line belongs to, or None.
         """
+        if line.source is Source.JSON:
+            return self._whole(line) if line.detail or "\n" in line.message else None
         bare = line.source is Source.BARE
         key = (line.process, line.pid, bare)
         message = line.message
@@ -102,6 +104,15 @@ class Tracebacks:
         if len(self._open) >= _MAX_OPEN:
             self._open.clear()
         self._open[key] = trace
+        return trace
+
+    def _whole(self, line: Line) -> Trace:
+        """A JSON record holds its traceback in one piece."""
+        trace = Trace(ended=True)
+        for part in (*line.message.split("\n"), *line.detail.split("\n")):
+            self._mark(trace, part)
+            if "ValidationError: " in part:
+                trace.frames.add("validation")
         return trace
 
     def _notice(self, message: str) -> None:

@@ -27,11 +27,10 @@ _NCCL = re.compile(r"(?:\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] )?[\w.\-]{1,80}:\d+:\
 _PLAIN_NATIVE = re.compile(
     r"(?:vllm|api_server\.py|__main__\.py|launch\.py)(?: [\w\-]{1,30}){0,2}: error: |Fatal Python error: "
     r"|Segmentation fault|Aborted|Failed: Cuda error |\[\w[\w.\-]*:\d+:\d+:\d+\] Caught signal "
-    r"|terminate called after throwing an instance of 'std::bad_alloc'|Bus error|Unable to determine the device handle for ",
+    r"|terminate called after throwing an instance of 'std::bad_alloc'|Bus error|Unable to determine the device "
+    r"handle for ",
 )
-_DISK = re.compile(
-    r"(?:collect2|cc1plus|/tmp/\S{1,80}|fatal error|nvcc|ptxas|ninja|\S{1,60}ld)\b.{0,200}No space left on device"
-)
+_DISK = re.compile(r"(?:collect2|cc1plus|/\S{1,120}|fatal error|nvcc|ptxas|ninja)\b.{0,200}No space left on device")
 _DEPTH: Final = 4
 
 
