@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab import paths
+from lab.install import stage_product
 from lab.machine import Bind, Machine
+from system.service import Service
 from lab.models import tiny_model as make_tiny_model
 
 if TYPE_CHECKING:
@@ -30,6 +32,25 @@ def machine() -> Iterator[Machine]:
     # Where it lies on a file system of its own, the overlay over the root would show an empty directory.
     with Machine(binds=[Bind(home)] if home.exists() else []) as booted:
         yield booted
+
+
+@pytest.fixture(scope="session")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine on which the product is installed, with the fake engine beside it; shared like `machine`."""
+    stage = stage_product(tmp_path_factory.mktemp("stage"))
+    home = paths.dev_home()
+    with Machine(layers=[stage], binds=[Bind(home)] if home.exists() else []) as booted:
+        booted.run("systemd-sysusers && systemd-tmpfiles --create vllm-supervisor.conf && systemctl daemon-reload")
+        yield booted
+
+
+@pytest.fixture
+def service(product: Machine) -> Iterator[Service]:
+    """kimi.service on the installed machine; whatever a test did to it is undone."""
+    service = Service(product)
+    service.reset()
+    yield service
+    service.reset()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,94 @@
+"""`systemctl start kimi` with a real vLLM, two workers, in the unit's sandbox: it returns when the model can answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from lab.tiny_model import ANSWER, QUESTION
+
+from system.service import Service
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class StatusWatch:
+    """Every StatusText that the unit shows while something goes on, with the time of its first sight."""
+
+    def __init__(self, service: Service) -> None:
+        self.seen: dict[str, float] = {}
+        self._service = service
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> StatusWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        while not self._end.wait(0.2):
+            text = self._service.show("StatusText").get("StatusText", "")
+            if text:
+                self.seen.setdefault(text, time.monotonic())
+
+
+@pytest.fixture
+def running(service: Service, engine, tiny_model):
+    service.real(engine, tiny_model)
+    with StatusWatch(service) as watch:
+        done = service.start()
+    assert done.returncode == 0, done.stderr + service.journal()
+    return service, watch
+
+
+def test_start_returns_when_it_can_answer_and_stop_leaves_nothing(running) -> None:
+    service, watch = running
+    began = time.monotonic()
+    status, answer = service.chat(QUESTION)
+    first_chat = time.monotonic() - began
+    assert status == 200, answer
+    message = answer["choices"][0]["message"]
+    assert message["content"].strip() == ANSWER
+    # The first real request was made before READY: this one finds a warm engine.
+    assert first_chat < 15, first_chat
+    phases = {text.split(",")[0].split(":")[0] for text in watch.seen}
+    assert len(phases) >= 3, watch.seen
+
+    code, metrics = service.get("/metrics")
+    assert code == 200
+    assert "vllm_supervisor_ready 1.0" in metrics
+    assert "vllm:generation_tokens_total{" in metrics
+    assert 'vllm_supervisor_generation_tokens_per_second{window="10s"}' in metrics
+    assert 'vllm_supervisor_engine_processes{role="worker"} 2.0' in metrics
+    assert service.get("/readyz")[0] == 200
+    shown = service.machine.run(["systemctl", "status", "kimi", "--no-pager"]).stdout
+    assert "Ready" in shown
+    assert service.machine.run("ps -u vllm -o comm=").stdout.count("VLLM::Worker") == 2
+
+    began = time.monotonic()
+    service.stop()
+    assert time.monotonic() - began < 20
+    ended = service.wait_state("inactive")
+    assert ended["Result"] == "success", ended
+    assert service.left_over() == ""
+    assert service.machine.run("ls /dev/shm").stdout.strip() == ""
+
+
+def test_a_stop_during_the_load_is_not_lost(service: Service, engine, tiny_model) -> None:
+    service.real(engine, tiny_model)
+    service.start(block=False)
+    service.wait_status("Connecting the workers", timeout=120)
+    began = time.monotonic()
+    service.stop()
+    took = time.monotonic() - began
+    ended = service.wait_state("inactive", "failed")
+    assert (ended["ActiveState"], ended["Result"], ended["ExecMainStatus"]) == ("inactive", "success", "0"), (
+        service.journal()
+    )
+    assert took < 40, took
+    assert service.left_over() == ""
