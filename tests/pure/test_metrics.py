@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from vllm_supervisor.core.causes import REASONS
 from vllm_supervisor.core.gpu import GpuLost, GpuRecord, GpuSample, GpuTable
 from vllm_supervisor.core.metrics import FULL_NAMES, METRICS, PREFIX, Kind, Snapshot
 from vllm_supervisor.core.phases import Phase
@@ -95,6 +96,14 @@ def test_some_values():
     assert got["gpu_throttled", "0", "GPU-a", "card", "hw-thermal"] == 1.0
 
 
+def test_every_failure_is_counted_from_the_beginning_so_that_the_first_one_is_an_increase():
+    bare, full = values(Snapshot(phase="preflight")), values(FULL)
+    assert {key[1:]: value for key, value in bare.items() if key[0] == "failures_total"} == {
+        (reason, kind.value): 0.0 for reason, kind in REASONS.items() if reason != "healthy"
+    }
+    assert full["failures_total", "gpu-busy", "transient"] == 1.0
+
+
 @pytest.mark.parametrize("phase", list(Phase))
 def test_the_phase_is_one_of_all(phase):
     got = {key[1]: value for key, value in values(Snapshot(phase=phase.value)).items() if key[0] == "phase"}
@@ -107,6 +116,7 @@ def test_what_a_bare_snapshot_does_not_know_is_absent_and_not_zero():
         "phase",
         "ready",
         "engine_up",
+        "failures_total",
         "canary_failures_total",
         "output_dropped_total",
         "notify_errors_total",

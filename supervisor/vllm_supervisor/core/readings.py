@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .causes import REASONS, CauseClass
 from .gpu import GpuSample, engine_bytes
 from .metrics import METRICS, Metric, Snapshot
 from .phases import ORDER
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 Series = tuple[tuple[str, ...], float]
 """Label values in the order of the declaration, and the value."""
+
+_NO_FAILURES = {(reason, kind.value): 0 for reason, kind in REASONS.items() if kind is not CauseClass.NONE}
+"""Every failure there is, from the beginning: a series that begins at 1 has no increase to alert on."""
 
 _PLAIN = tuple(
     metric.name for metric in METRICS.values() if not metric.labels and metric.name in Snapshot.__dataclass_fields__
@@ -34,7 +38,7 @@ def readings(snapshot: Snapshot) -> Iterator[tuple[Metric, list[Series]]]:
     found: dict[str, list[Series]] = {
         "build_info": [((snapshot.version, snapshot.engine_version), 1.0)],
         "phase": [((phase.value,), float(phase == snapshot.phase)) for phase in ORDER],
-        "failures_total": [(labels, float(count)) for labels, count in snapshot.failures_total.items()],
+        "failures_total": [(labels, float(n)) for labels, n in (_NO_FAILURES | dict(snapshot.failures_total)).items()],
     }
     for name in _PLAIN:
         value = getattr(snapshot, name)
