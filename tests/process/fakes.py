@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 from process.waiting import Reply, free_port, http_get, tail, wait_until
 
+SEGMENT = re.compile(r"/dev/shm/psm_\w+")
 FAKE = Path(__file__).resolve().parent.parent / "fake" / "fake_vllm.py"
 
 
@@ -27,18 +29,21 @@ def gone(pid: int) -> bool:
 
 
 def kill_marked(mark: str) -> list[int]:
-    """SIGKILL to every process whose environment holds `mark`; their pids."""
-    found = []
+    """SIGKILL to every process whose environment holds `mark`; their pids. The segments that they map go too."""
+    found, segments = [], set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            marked = mark.encode() in (entry / "environ").read_bytes()
+            if mark.encode() not in (entry / "environ").read_bytes() or gone(int(entry.name)):
+                continue
+            segments |= set(SEGMENT.findall((entry / "maps").read_text()))
         except OSError:
             continue
-        if marked and not gone(int(entry.name)):
-            found.append(int(entry.name))
-            kill(int(entry.name))
+        found.append(int(entry.name))
+        kill(int(entry.name))
+    for segment in segments:
+        Path(segment).unlink(missing_ok=True)
     return found
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from process.fakes import FAKE, Fake
-from process.waiting import http_get, refused
+from process.waiting import refused
 
 PHASES = [
     "launching",
@@ -169,91 +170,6 @@ def test_fails_with_a_failure_log(tmp_path):
         assert fake.out.read_bytes() + fake.err.read_bytes() == log.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("form", "text"),
-    [
-        ("uvicorn", "INFO:     Application startup complete.\n"),
-        ("prefixed", ") INFO:     Application startup complete.\n"),
-        ("rust", "OpenAI server is ready to accept requests"),
-        ("json", '"message": "Application startup complete."'),
-    ],
-)
-def test_says_that_it_is_ready_in_every_form(tmp_path, form, text):
-    with Fake(tmp_path, load="none", readiness_line_form=form) as fake:
-        fake.wait_ready()
-        assert text in fake.output()
-
-
-def test_prints_json_records(tmp_path):
-    with Fake(tmp_path, "--logging-config.formatter", "json", pace=0) as fake:
-        fake.wait_ready()
-        records = [json.loads(line) for line in fake.out.read_text().splitlines()]
-    assert {"asctime", "levelname", "name", "process", "message", "vllm_process_name"} <= set(records[0])
-    assert any(record["vllm_process_name"] == "EngineCore" for record in records)
-
-
-def test_hides_the_line_as_the_log_level_does(tmp_path):
-    with Fake(tmp_path, "--uvicorn-log-level", "warning", load="none") as fake:
-        fake.wait_ready()
-        assert fake.get("/health").status == 200
-        assert "INFO:  " not in fake.output()
-
-
-def test_answers_without_the_line_and_says_the_line_without_an_answer(tmp_path):
-    (tmp_path / "a").mkdir()
-    with Fake(tmp_path, load="none", no_readiness_line=True) as fake:
-        fake.wait_ready()
-        assert fake.get("/health").status == 200
-        assert "startup complete" not in fake.output()
-    with Fake(tmp_path / "a", load="none", never_listen=True) as fake:
-        fake.wait_ready()
-        assert "startup complete" in fake.output()
-        assert refused(fake.port)
-
-
-def test_dies_between_line_and_answer(tmp_path):
-    with Fake(tmp_path, load="none", die_between_line_and_answer=True, exit_code=1) as fake:
-        assert fake.wait_exit() == 1
-        assert "startup complete" in fake.output()
-
-
-def test_listens_elsewhere(tmp_path):
-    with Fake(tmp_path, load="none", listen_elsewhere=0) as fake:
-        port = fake.wait_ready()["port"]
-        assert refused(fake.port)
-        assert http_get(port, "/health").status == 200
-
-
-def test_a_second_one_fails_at_once_on_the_port(tmp_path):
-    (tmp_path / "b").mkdir()
-    with Fake(tmp_path, load="none") as fake:
-        fake.wait_ready()
-        with Fake(tmp_path / "b", "--port", str(fake.port), pace="manual") as second:
-            second.control("advance")
-            assert second.wait_exit() == 1
-            assert "OSError: [Errno 98] Address already in use" in second.err.read_text()
-            assert second.out.read_text().count("\n") <= 7
-
-
-@pytest.mark.parametrize(
-    ("knobs", "code"),
-    [
-        ({"exit_at": "loading-weights", "exit_code": 1}, 1),
-        ({"exit_after": 0.05, "exit_code": 7}, 7),
-        ({"exit_at": "compiling", "exit_code": -11}, -11),
-    ],
-)
-def test_exits_when_the_script_says(tmp_path, knobs, code):
-    with Fake(tmp_path, pace=0.1, **knobs) as fake:
-        assert fake.wait_exit() == code
-
-
-def test_exits_zero_unasked_with_the_servers_farewell(tmp_path):
-    with Fake(tmp_path, load="none", exit_zero_unasked=True) as fake:
-        assert fake.wait_exit() == 0
-        assert "Application shutdown complete." in fake.output()
-
-
 def test_answers_version_and_help_and_refuses_what_it_must():
     assert run("--version").stdout == "0.32.0\n"
     assert "--tensor-parallel-size" in run("serve", "--help=all").stdout
@@ -265,3 +181,34 @@ def test_answers_version_and_help_and_refuses_what_it_must():
     wrong = run("serve", "m", FAKE_ENGINE='{"no_such_knob": 1}')
     assert wrong.returncode == 64
     assert "no_such_knob" in wrong.stderr
+
+
+CORPUS = Path(__file__).resolve().parents[1] / "corpus"
+
+
+def counted(*parts):
+    return Counter(line for part in parts for line in part.split(b"\n") if line)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["engine-logs/cpu-start-ok", "engine-logs/gpu-tp2-ready-then-hung", "failure-logs/healthy-old-engine-noisy-v0.11"],
+)
+def test_replays_the_healthy_logs_of_the_corpus_and_serves(tmp_path, name):
+    log = (CORPUS / f"{name}.log").read_bytes()
+    with Fake(tmp_path, replay=str(CORPUS / f"{name}.log"), scale=0, workers=2) as fake:
+        fake.wait_ready()
+        fake.wait(lambda: len(fake.out.read_bytes()) + len(fake.err.read_bytes()) >= len(log), "the whole log")
+        assert counted(fake.out.read_bytes(), fake.err.read_bytes()) == counted(log)
+        assert fake.get("/health").status == 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoint-incomplete-missing-shards-v0.32", "nccl-error-unhandled-cuda-v0.11", "kv-cache-too-small-v0.32"],
+)
+def test_fails_as_the_logs_of_the_corpus_do(tmp_path, name):
+    log = CORPUS / "failure-logs" / f"{name}.log"
+    with Fake(tmp_path, fail_with=str(log), scale=0, workers=8) as fake:
+        assert fake.wait_exit() == 1
+        assert counted(fake.out.read_bytes(), fake.err.read_bytes()) == counted(log.read_bytes())

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from . import metrics
@@ -37,6 +38,7 @@ class Api:
 
     def __init__(self, script: Script, args: Arguments, engine: Engine, server: Any, minor: int) -> None:
         self.script, self.args, self.engine, self.server, self.minor = script, args, engine, server, minor
+        self.fingerprint = None if minor < 26 else f"vllm-{script.version}-fake"
         self.names = args.values.get("served-model-name") or [args.model]
         self.model = self.names[0]
         keys = args.values.get("api-key") or [os.environ.get("VLLM_API_KEY", "")]
@@ -69,8 +71,10 @@ class Api:
             return reply({"error": "Unauthorized"}, 401)
         route = self.routes.get((asked.method, path))
         if route is None:
-            known = any(each == path for _, each in self.routes)
-            return reply({"detail": "Method Not Allowed"}, 405) if known else reply({"detail": "Not Found"}, 404)
+            known = [method for method, each in self.routes if each == path]
+            if not known:
+                return reply({"detail": "Not Found"}, 404)
+            return replace(reply({"detail": "Method Not Allowed"}, 405), headers={"allow": ", ".join(known)})
         answer: Answer = route(asked)
         if path not in UNCOUNTED:
             key = (path, asked.method, f"{answer.status // 100}xx")
@@ -107,13 +111,7 @@ class Api:
             self.frozen_page = metrics.page(
                 self.engine.counts, self.model, self.minor, self.max_len, engine_stats=stats
             )
-        body = self.frozen_page.encode()
-        answer = Answer(200, body, "text/plain; version=0.0.4; charset=utf-8")
-        if "gzip" in asked.headers.get("accept-encoding", ""):
-            import gzip
-
-            answer.body, answer.headers = gzip.compress(body), {"content-encoding": "gzip"}
-        return answer
+        return Answer(200, self.frozen_page.encode(), "text/plain; version=1.0.0; charset=utf-8")
 
     def tokenize(self, asked: Asked) -> Answer:
         given = self._given(asked)
@@ -200,19 +198,22 @@ class Api:
         self.engine.submit(request)
         return request
 
-    def follow(self, asked: Asked, request: Request) -> Iterator[int]:
-        """How many tokens there are, each time there are more; ends with the request, or when the client hangs up."""
+    def follow(self, asked: Asked, request: Request) -> Iterator[tuple[int, str | None]]:
+        """How many tokens there are, each time there are more, and last why it ended; stops when the client hangs up."""
         seen = 0
         try:
             while not request.finished:
                 request.wait(seen, 0.05)
-                if request.made > seen:
-                    seen = request.made
-                    yield seen
+                made = request.made
+                if request.finished:
+                    break
+                if made > seen:
+                    seen = made
+                    yield made, None
                 elif asked.client_gone():
                     return
-            if request.made > seen:
-                yield request.made
+            if request.finished != "dead":
+                yield request.made, request.finished
         finally:
             request.aborted = request.aborted or not request.finished
 
@@ -230,6 +231,13 @@ class Api:
         return Answer(hang=True) if not request.finished else None
 
 
-def usage(prompt: int, made: int) -> dict[str, Any]:
+def missing(what: str) -> Answer:
+    """The refusal of a body that lacks a field."""
+    message = f"1 validation error:\n  {{'type': 'missing', 'loc': ('body', '{what}'), 'msg': 'Field required'}}"
+    return failure(message, "Bad Request", 400, what)
+
+
+def usage(prompt: int, made: int, thought: int | None = None) -> dict[str, Any]:
+    """Token counts; `thought` are those of the reasoning, where a parser tells them apart."""
     return {"prompt_tokens": prompt, "total_tokens": prompt + made, "completion_tokens": made,
-            "prompt_tokens_details": None, "completion_tokens_details": None}  # fmt: skip
+            "prompt_tokens_details": None, "completion_tokens_details": None if thought is None else {"reasoning_tokens": thought}}  # fmt: skip

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any
 
-from . import faults, lines, replay
+from . import faults, lines, readiness, replay
 from .api import Api
 from .arguments import Arguments
 from .control import LATER, Control, answer
@@ -85,7 +85,7 @@ class Main(Loop):
         form = script.readiness_line_form or (
             "json" if self.style.json else "prefixed" if self.style.wrapped else "uvicorn"
         )
-        farewell = lines.server_lines(form, os.getpid(), self.style) if self.uvicorn else []
+        farewell = readiness.server_lines(form, os.getpid(), self.style) if self.uvicorn else []
         if script.no_readiness_line:
             farewell = [line for line in farewell if not any(each in line.text for each in replay.READY)]
         made = (

@@ -116,6 +116,8 @@ def page(counts: Counts, model: str, minor: int, max_len: int, *, engine_stats: 
     out.plain("process_resident_memory_bytes", "gauge", 1103097856)
     out.plain("process_start_time_seconds", "gauge", counts.created)
     out.plain("process_cpu_seconds_total", "counter", time.process_time())
+    out.plain("process_virtual_memory_bytes", "gauge", 31738839040)
+    out.plain("process_max_fds", "gauge", 20000)
     out.plain("process_open_fds", "gauge", len(os.listdir("/proc/self/fd")))
     if engine_stats:
         _engine(out, counts, minor, max_len)
@@ -144,6 +146,9 @@ def _engine(out: Page, counts: Counts, minor: int, max_len: int) -> None:
         out.gauge("gpu_cache_usage_perc", counts.kv_usage, "GPU KV-cache usage. 1 means 100 percent usage.")
     out.counter("prefix_cache_queries", {"": counts.prompt}, "Prefix cache queries, in tokens.")
     out.counter("prefix_cache_hits", {"": 0.0}, "Prefix cache hits, in tokens.")
+    for source in ("external_prefix_cache", "mm_cache") if minor >= 12 else ():
+        for what in ("queries", "hits"):
+            out.counter(f"{source}_{what}", {"": 0.0}, "Cache figures, in tokens.")
     out.counter("num_preemptions", {"": counts.preemptions}, "Cumulative number of preemptions.")
     out.counter("prompt_tokens", {"": counts.prompt}, "Number of prefill tokens processed.")
     if minor >= 16:
@@ -169,6 +174,17 @@ def _engine(out: Page, counts: Counts, minor: int, max_len: int) -> None:
         between, TTFT, gaps, max(counts.latency_sum - counts.first_token_sum, 0.0), "Time between tokens in seconds."
     )
     out.histogram("e2e_request_latency_seconds", LATENCY, number, counts.latency_sum, "Request latency in seconds.")
+    out.histogram("request_prompt_tokens", STEP, number, counts.prompt, "Prefill tokens of a request.")
+    out.histogram("request_generation_tokens", STEP, number, counts.generated, "Generation tokens of a request.")
+    for name in ("queue", "prefill", "decode", "inference"):
+        spent = {"queue": 0.0, "prefill": counts.first_token_sum}.get(name, counts.latency_sum)
+        out.histogram(f"request_{name}_time_seconds", LATENCY, number, spent, "Seconds of a request in that state.")
+    if minor > 10:
+        each = counts.latency_sum / max(counts.generated, 1.0)
+        out.histogram("request_time_per_output_token_seconds", TTFT, number, each * number, "Mean seconds a token.")
+    if minor >= 32:
+        reasons = dict.fromkeys(('reason="max_num_queued_reqs",', 'reason="max_num_queued_tokens",'), 0.0)
+        out.counter("admission_rejections", reasons, "Requests rejected by admission control.")
     labels = f'block_size="16",cache_dtype="auto",enable_prefix_caching="True",gpu_memory_utilization="0.95",num_gpu_blocks="{BLOCKS}"'
     if minor >= 24:
         labels += f',kv_cache_max_concurrency="{BLOCKS * 16 / max_len:.4f}",kv_cache_size_tokens="{BLOCKS * 16}"'

@@ -82,19 +82,23 @@ class Server:
             threading.Thread(target=self._serve, args=(conn,), daemon=True).start()
 
     def _serve(self, conn: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        try:
             conn.settimeout(30)
             if self.tls:
                 conn = self.tls.wrap_socket(conn, server_side=True)
-            else:
-                conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1) if conn.family != socket.AF_UNIX else None
-            conn.settimeout(self.keep_alive)
+            elif conn.family != socket.AF_UNIX:
+                conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer = conn.getpeername()
             name = f"{peer[0]}:{peer[1]}" if conn.family != socket.AF_UNIX else ""
             reader = conn.makefile("rb")
+            conn.settimeout(self.keep_alive)
             while self._turn(conn, reader, name):
                 conn.settimeout(self.keep_alive)
-        with contextlib.suppress(OSError):
+        except (OSError, ValueError):
+            return  # the client's fault, or the end
+        finally:
+            with contextlib.suppress(OSError):
+                conn.shutdown(socket.SHUT_RDWR)  # the reader holds the socket too
             conn.close()
 
     def _turn(self, conn: socket.socket, reader: object, name: str) -> bool:
@@ -154,6 +158,8 @@ def send(conn: socket.socket, answer: Answer, *, head: bool = False, close: bool
         f"date: {time.strftime(DATE, time.gmtime())}",
         "server: uvicorn",
     ]
+    if answer.status != 400 or answer.kind == "application/json":  # uvicorn's own refusal passes no middleware
+        lines.append("vary: Origin")
     if answer.chunks is None:
         lines.append(f"content-length: {len(answer.body)}")
     if answer.kind:

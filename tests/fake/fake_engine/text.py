@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .api import DEAD, Api, dumped, failure, reply, usage
+from .api import DEAD, Api, dumped, missing, reply, usage
 from .model import Request
 from .server import Answer, Asked
 
@@ -29,6 +29,8 @@ def wanted(given: dict[str, Any], default: int, natural: int) -> tuple[int, str]
 
 def completion(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
     """POST /v1/completions: goes on with the answer's words for as long as it may."""
+    if "prompt" not in given:
+        return missing("prompt")
     words = pieces(api.script.answer) or [" "]
     tokens, reason = wanted(given, 16, 10**9)
     prompt = given.get("prompt", "")
@@ -44,7 +46,7 @@ def completion(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
     choice = {"index": 0, "text": "".join(text[: request.made]), "logprobs": None, "finish_reason": request.finished,
               "stop_reason": None, "token_ids": None, "prompt_logprobs": None, "prompt_token_ids": None,
               "routed_experts": None}  # fmt: skip
-    return reply({**frame, "choices": [choice], "service_tier": None, "system_fingerprint": None,
+    return reply({**frame, "choices": [choice], "service_tier": None, "system_fingerprint": api.fingerprint,
                   "usage": usage(request.prompt, request.made), **NO_KV})  # fmt: skip
 
 
@@ -52,8 +54,7 @@ def _completion_chunks(
     api: Api, asked: Asked, request: Request, frame: dict[str, Any], text: list[str]
 ) -> Iterator[bytes]:
     sent = 0
-    for made in api.follow(asked, request):
-        last = request.finished if request.finished and made == request.made else None
+    for made, last in api.follow(asked, request):
         choice = {
             "index": 0,
             "text": "".join(text[sent:made]),
@@ -62,7 +63,8 @@ def _completion_chunks(
             "stop_reason": None,
             "token_ids": None,
         }
-        yield _event({**frame, "choices": [choice]})
+        print_of = {"system_fingerprint": api.fingerprint} if last else {}
+        yield _event({**frame, "choices": [choice], **print_of})
         sent = made
     yield from _farewell(request)
 
@@ -71,11 +73,7 @@ def chat(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
     """POST /v1/chat/completions; without --reasoning-parser the thought is part of the content."""
     messages = given.get("messages")
     if not messages:
-        return failure(
-            "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}",
-            "BadRequestError",
-            400,
-        )
+        return missing("messages")
     thought, answer = pieces(api.script.reasoning), pieces(api.script.answer)
     split = len(thought) + 1 if thought else 0  # </think> is a token too
     parser = api.args.has("reasoning-parser") and split
@@ -98,7 +96,8 @@ def chat(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": request.finished, "stop_reason": None,
               "token_ids": None, "routed_experts": None}  # fmt: skip
     return reply({**api._frame("chatcmpl", "chat.completion"), "choices": [choice], "service_tier": None,
-                  "system_fingerprint": None, "usage": usage(request.prompt, request.made), "prompt_logprobs": None,
+                  "system_fingerprint": api.fingerprint,
+                  "usage": usage(request.prompt, request.made, min(request.made, split - 1) if parser else None), "prompt_logprobs": None,
                   "prompt_token_ids": None, "prompt_text": None, **NO_KV})  # fmt: skip
 
 
@@ -106,17 +105,17 @@ def _chat_chunks(api: Api, asked: Asked, request: Request, text: list[str], spli
     frame = api._frame("chatcmpl", "chat.completion.chunk")
 
     def chunk(delta: dict[str, Any], last: str | None) -> bytes:
-        return _event(
-            {
-                **frame,
-                "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": last, "token_ids": None}],
-            }
-        )
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": last, "token_ids": None}
+        if last:
+            return _event(
+                {**frame, "choices": [{**choice, "stop_reason": None}], "system_fingerprint": api.fingerprint}
+            )
+        return _event({**frame, "choices": [choice]})
 
-    yield chunk({"role": "assistant", "content": ""}, None)
+    first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+    yield _event({**frame, "choices": [first], "prompt_token_ids": None, "prompt_text": None})
     sent = 0
-    for made in api.follow(asked, request):
-        last = request.finished if request.finished and made == request.made else None
+    for made, last in api.follow(asked, request):
         thought, content = text[sent : min(made, split - 1)], text[max(sent, split) : made]
         if split and thought and content:
             yield chunk({"reasoning": "".join(thought)}, None)
