@@ -156,7 +156,7 @@ class _Pip:
         _say("installing torch")
         ways = (
             [f"torch=={TORCH}+cpu"],
-            [f"torch=={TORCH}+cpu", "--index-url", CPU_INDEX],
+            [f"torch=={TORCH}+cpu", "--index-url", CPU_INDEX, "--retries", "1", "--timeout", "30"],
             [f"torch=={TORCH}"],
         )
         for way in ways:
