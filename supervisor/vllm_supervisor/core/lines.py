@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_LINE: Final = 64 * 1024
 """Bytes of one line that are kept; a request that is logged whole can be megabytes long."""
@@ -31,8 +30,7 @@ class Source(StrEnum):
     BARE = "bare"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line without its wrapping.
 
     Attributes:
@@ -67,13 +65,15 @@ _KERNEL_TEXT = re.compile(
     r"oom-killer"
 )
 _RECORD = re.compile(
-    r"\b(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})? "
+    r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})? "
     r"\[(?P<file>[^\]\s:]{1,120}):\d{1,6}\](?: |$)",
 )
 _USUAL = re.compile(
-    r"(?:\([A-Za-z][\w=\-]{0,60} pid=\d{1,10}\) )?(?=(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) +\d\d-\d\d )"
+    r"(?:\((?P<name>[A-Za-z][\w=\-]{0,60}) pid=(?P<pid>\d{1,10})\) )?"
+    r"(?P<level>INFO|WARNING|ERROR|DEBUG|CRITICAL) +\d\d-\d\d \d\d:\d\d:\d\d "
+    r"\[(?P<file>[^\]\s:]{1,120}):\d{1,6}\](?: |$)",
 )
-_LEVELS: Final = ("INFO ", "WARNING ", "ERROR ", "DEBUG ", "CRITICAL ")
+_DATE = re.compile(r"\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})? \[")
 _PROCESS = re.compile(r"\((?P<name>[A-Za-z][\w =\-]{0,60}?) pid=(?P<pid>\d{1,10})(?:, ip=[^)\s]{1,60})?\) ?")
 _UVICORN = re.compile(r"(?P<level>DEBUG|TRACE|INFO|WARNING|ERROR|CRITICAL): {1,9}(?=\S)")
 _FLASHINFER = re.compile(
@@ -118,6 +118,9 @@ def peel(raw: str) -> Line:
     if rest[:1] == "{" and (found := _peel_json(text, rest)):
         return found
     process = None
+    if usual := _USUAL.match(rest):
+        name, number, level, file = usual.groups()
+        return Line(text, name, int(number) if number else pid, level, rest[usual.end() :], Source.VLLM, file)
     if record := _find_record(rest):
         for prefix in _PROCESS.finditer(rest, 0, record.start()):
             process, pid = prefix["name"], int(prefix["pid"])
@@ -132,13 +135,9 @@ def peel(raw: str) -> Line:
 
 
 def _find_record(rest: str) -> re.Match[str] | None:
-    """The header of vLLM's own record, which free text may precede; most other lines cost a few searches."""
-    if usual := _USUAL.match(rest):
-        return _RECORD.match(rest, usual.end())
+    """The header of vLLM's own record behind free text; most other lines cost a few searches."""
     head = rest[:_RECORD_WINDOW]
-    if " [" not in head:
-        return None
-    return _RECORD.search(head) if any(level in head for level in _LEVELS) else None
+    return _RECORD.search(head) if " [" in head and _DATE.search(head) else None
 
 
 def _peel_foreign(text: str, process: str | None, pid: int | None, rest: str) -> Line:

@@ -95,7 +95,7 @@ def recognise(line: Line) -> Recognised | None:
             return Recognised(Phase.LAUNCHING, figures, banner=banner["engine_version"] is not None)
         return Recognised(Phase.CONFIGURING) if message[:6] == "  File" and _FRAME.match(message) else None
     if line.source is Source.BARE:
-        return Recognised(Phase.CONFIGURING) if _VALIDATION.match(message) else None
+        return Recognised(Phase.CONFIGURING) if "ValidationError: " in message and _VALIDATION.match(message) else None
     first = _FIRST_WORD.match(message)
     if not first or not (patterns := PATTERNS.get(first[1])):
         return None

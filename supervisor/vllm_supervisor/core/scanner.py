@@ -109,7 +109,7 @@ class Scanner:
             elif is_warmup(line.message):
                 facts.extend(self._enter(Phase.CAPTURING_GRAPHS if self._sized else Phase.COMPILING))
         elif line.level != "ERROR" or line.origin == "repo_utils.py":
-            facts.extend(self._read(line))
+            facts = self._read(line)
         if self._classifier.observe(raw, line, self.log_phase):
             facts.append(CauseFound(self._classifier.verdict(self.log_phase)))
         self._last_raw, self._priority = raw_line, self._rate(line)

@@ -22,7 +22,7 @@ from .rules_kernels import RULES as KERNELS
 from .rules_model import RULES as MODEL
 from .rules_processes import RULES as PROCESSES
 from .tracebacks import Trace, Tracebacks, is_exception
-from .views import View, views
+from .views import View, may_tell, views
 
 RULES: Final[tuple[Rule, ...]] = (*HOST, *PROCESSES, *GPU, *KERNELS, *MODEL, *CONFIG)
 """Every rule; of several that fit one line the nearest to the root counts, then the first."""
@@ -37,8 +37,8 @@ _MAX_PIDS: Final = 4096
 _AFTERMATH: Final = 500
 """A death within so many lines after an error is its consequence."""
 _QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING"})
-_TELLING: Final = frozenset("M[S")
-"""First letters of the quiet records that tell of an end: `MPClient: …`, `[shutdown] …`, `Shutting down`."""
+_TELLING: Final = ("MPClient: ", "[shutdown] ", "Shutting down")
+"""How the quiet records begin that tell of an end."""
 _UNKNOWN_ADVICE: Final = (
     "The log does not say why it ended: keep it, look in the kernel log for that time, and start again."
 )
@@ -117,7 +117,9 @@ class Classifier:
         if line.pid is not None and len(self._pids) < _MAX_PIDS:
             self._pids.add(line.pid)
         trace = self.trace = self._tracebacks.see(line)
-        if line.level in _QUIET and line.message[:1] not in _TELLING:
+        if line.level in _QUIET and not line.message.startswith(_TELLING):
+            return False
+        if trace is None and line.source is Source.BARE and not may_tell(line.message):
             return False
         before = self.cause_line
         if not self._stopped or line.source in (Source.KERNEL, Source.SYSTEMD):

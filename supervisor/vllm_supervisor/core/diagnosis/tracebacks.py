@@ -116,7 +116,7 @@ class Tracebacks:
         return trace
 
     def _notice(self, message: str) -> None:
-        if owner := _OWNER.match(message):
+        if message[-1:] == ":" and (owner := _OWNER.match(message)):
             self._announced = owner["name"]
         elif message.startswith("Exception ignored in"):
             self._ignored = True

@@ -31,6 +31,7 @@ _PLAIN_NATIVE = re.compile(
     r"handle for ",
 )
 _DISK = re.compile(r"(?:collect2|cc1plus|/\S{1,120}|fatal error|nvcc|ptxas|ninja)\b.{0,200}No space left on device")
+_SHORT: Final = 24
 _DEPTH: Final = 4
 
 
@@ -64,6 +65,31 @@ def _exception(text: str) -> Iterator[View]:
         yield View(Kind.ERROR, text, (2,))
     elif text[:1] not in (" ", "\t", ""):
         yield View(Kind.ERROR, text, _places(text))
+
+
+def may_tell(message: str) -> bool:
+    """Whether a bare line outside a traceback is worth a closer look; the many others are let go here.
+
+    Args:
+        message: The peeled line. Every pattern for such lines here and in `endings` needs one of these words.
+    """
+    return (
+        len(message) < _SHORT
+        or "rror" in message
+        or "WARN " in message
+        or "Engine" in message
+        or "Worker" in message
+        or "signal" in message
+        or "ault" in message
+        or "resource_tracker" in message
+        or "what()" in message
+        or "]:[E" in message
+        or "Interrupt" in message
+        or "No space" in message
+        or "Abort" in message
+        or "bad_alloc" in message
+        or "Unable to" in message
+    )
 
 
 def views(line: Line, trace: Trace | None) -> Iterator[View]:
