@@ -24,7 +24,8 @@ from .effects import (
 )
 from .events import Counted, EngineExited, StopRequested, Swept
 from .exits import ExitCode, exit_code
-from .phases import BEFORE_ENGINE, LOADING, SERVING, Phase
+from .phases import BEFORE_ENGINE, LOADING, SETTLED, Phase
+from .policy import EXTEND_EVERY_S
 from .state import State, StopStep
 
 Result = tuple[State, tuple[Effect, ...]]
@@ -35,8 +36,9 @@ INCIDENT_S = 25.0
 """An incident that takes longer than this is left unfinished."""
 SWEEP_S = 30.0
 """So long after SIGKILL a process or GPU memory may take to disappear."""
-SWEEP_EVERY_S = 0.1
 EXTEND_STOP_S = 60.0
+TIMEOUT_SLACK_S = 5.0
+"""systemd's clock of the start began before ours, by the time that the interpreter takes to start."""
 LOOKED_AGAIN_S = 1.0
 """So long after the drain began, its connections have been counted anew."""
 
@@ -52,24 +54,31 @@ def verdict(state: State, fallback: Cause) -> Cause:
 
 
 def fail(state: State, cause: Cause, now: float, *, stacks: bool = False) -> Result:
-    """End this start because of `cause`; the first fault counts."""
-    if state.fault is not None or state.phase is Phase.STOPPING:
+    """End this start because of `cause`; the first fault counts, and none after a stop was asked for."""
+    if state.fault is not None or state.phase in SETTLED:
         return state, ()
+    if state.stop_by:
+        return _fault_while_stopping(state, cause, now)
     was_serving = state.ready_at is not None
     started = state.engine_pid is not None
     state = replace(state, fault=cause if cause.phase else replace(cause, phase=str(state.phase)), dying=None)
-    if not started and state.phase in BEFORE_ENGINE | {Phase.LAUNCHING}:
+    before_engine = not started and state.phase in BEFORE_ENGINE | {Phase.LAUNCHING}
+    state = replace(state.enter(Phase.STOPPING, now, now + INCIDENT_S), stop_step=StopStep.INCIDENT)
+    note = Log("error", cause.sentence())
+    if before_engine:
         # Nothing was started, so nothing has to be ended.
-        state = state.enter(Phase.STOPPING, now, now + INCIDENT_S)
-        state = replace(state, stop_step=StopStep.INCIDENT)
-        return state, (Log("error", cause.sentence()), SaveIncident(cause))
-    state = state.enter(Phase.STOPPING, now, now + INCIDENT_S)
-    state = replace(state, stop_step=StopStep.INCIDENT)
-    effects: list[Effect] = [Log("error", cause.sentence())]
-    if was_serving:
-        effects.append(NotifyStopping())
-    effects += [NotifyExtend(INCIDENT_S + SWEEP_S + EXTEND_STOP_S), SaveIncident(cause, stacks=stacks)]
-    return state, tuple(effects)
+        return state, (note, SaveIncident(cause))
+    told: tuple[Effect, ...] = (NotifyStopping(),) if was_serving else ()
+    extend = NotifyExtend(INCIDENT_S + SWEEP_S + EXTEND_STOP_S)
+    return state, (note, *told, extend, SaveIncident(cause, stacks=stacks))
+
+
+def _fault_while_stopping(state: State, cause: Cause, now: float) -> Result:
+    """The stop stays the outcome; what still ran in a drain has lost its engine."""
+    note = Log("warning", f"while stopping: {cause.sentence()}")
+    if state.phase is Phase.DRAINING:
+        return _terminate(state, now, (note,))
+    return state, (note,)
 
 
 def engine_exited(state: State, event: EngineExited, now: float) -> Result:
@@ -93,10 +102,12 @@ def stop_requested(state: State, event: StopRequested, now: float) -> Result:
     if state.stop_by or state.fault is not None:
         if state.stop_step in {StopStep.SWEEP, StopStep.NONE}:
             return state, ()
-        again = replace(state, stop_by=state.stop_by or event.by)
-        killed, effects = _kill(again, now)
+        if not state.stop_by and state.stop_step is StopStep.INCIDENT:
+            # The start ends already; what is known of its failure is saved first, within INCIDENT_S.
+            return replace(state, stop_by=event.by), (Log("info", f"{event.by}: ending already; saving the incident"),)
+        killed, effects = _kill(replace(state, stop_by=state.stop_by or event.by), now)
         return killed, (Log("warning", f"{event.by} again: the engine is killed now"), *effects)
-    if state.phase in LOADING and now >= state.evidence.timeout_at - 0.5:
+    if state.phase in LOADING and now >= state.evidence.timeout_at - TIMEOUT_SLACK_S:
         cause = Cause(
             "load-stalled",
             summary=f"systemd's start timeout ran out in {state.phase}",
@@ -106,7 +117,7 @@ def stop_requested(state: State, event: StopRequested, now: float) -> Result:
         return fail(state, cause, now)
     state = replace(state, stop_by=event.by)
     if state.phase in LOADING:
-        return _terminate(state.enter(Phase.STOPPING, now), now, (NotifyStopping(),))
+        return _terminate(state, now, (NotifyStopping(),))
     policy = state.policy
     if policy.grace_s > 0:
         state = replace(state.enter(Phase.DRAINING, now, now + policy.grace_s), stop_step=StopStep.GRACE)
@@ -118,7 +129,7 @@ def _drain(state: State, now: float) -> Result:
     policy = state.policy
     begin: tuple[Effect, ...] = (NotifyStopping(), NotifyExtend(policy.drain_s + EXTEND_STOP_S))
     if policy.drain_s <= 0:
-        return _terminate(state.enter(Phase.STOPPING, now), now, begin)
+        return _terminate(replace(state, stop_step=StopStep.DRAIN), now, begin)
     state = replace(state.enter(Phase.DRAINING, now, now + policy.drain_s), stop_step=StopStep.DRAIN)
     if policy.engine_drains:
         # vLLM finishes what runs and answers new requests with 500 meanwhile (F3.2).
@@ -139,25 +150,34 @@ def drained(state: State, before: Counted | None, event: Counted, now: float) ->
     if state.stop_step is not StopStep.DRAIN:
         return state, ()
     if not state.policy.engine_drains and _idle(state, event, now):
-        return _terminate(state.enter(Phase.STOPPING, now), now, ())
-    if before is not None and before != event:
+        return _terminate(state, now, ())
+    evidence = state.evidence
+    if before is not None and before != event and now - evidence.extended_at >= EXTEND_EVERY_S:
         left = max((state.deadline or now) - now, 0.0)
-        return state, (NotifyExtend(left + EXTEND_STOP_S),)
+        return replace(state, evidence=replace(evidence, extended_at=now)), (NotifyExtend(left + EXTEND_STOP_S),)
     return state, ()
 
 
 def _terminate(state: State, now: float, before: tuple[Effect, ...]) -> Result:
+    """SIGTERM, and what has to be told and done before it."""
     if not state.engine_alive:
         killed, effects = _kill(state, now)
         return killed, (*before, *effects)
+    told = _leaving_grace(state)
     deadline = now + min(TERM_AGAIN_S, state.policy.stop_wait_s)
-    state = replace(state, stop_step=StopStep.TERM, deadline=deadline)
-    return state, (*before, NotifyExtend(state.policy.stop_wait_s + EXTEND_STOP_S), Terminate())
+    state = replace(state.enter(Phase.STOPPING, now, deadline), stop_step=StopStep.TERM)
+    return state, (*before, *told, NotifyExtend(state.policy.stop_wait_s + EXTEND_STOP_S), Terminate())
 
 
 def _kill(state: State, now: float) -> Result:
-    state = state.enter(Phase.STOPPING, now, now + SWEEP_S)
-    return replace(state, stop_step=StopStep.SWEEP), (NotifyExtend(SWEEP_S + EXTEND_STOP_S), KillEngine(), Sweep())
+    told = _leaving_grace(state)
+    state = replace(state.enter(Phase.STOPPING, now, now + SWEEP_S), stop_step=StopStep.SWEEP)
+    return state, (*told, NotifyExtend(SWEEP_S + EXTEND_STOP_S), KillEngine(), Sweep())
+
+
+def _leaving_grace(state: State) -> tuple[Effect, ...]:
+    """During the grace systemd does not know of the stop yet, and an extension would stretch its watchdog."""
+    return (NotifyStopping(),) if state.stop_step is StopStep.GRACE else ()
 
 
 def incident_saved(state: State, now: float) -> Result:
@@ -194,7 +214,7 @@ def tick(state: State, now: float) -> Result:
         case StopStep.DRAIN:
             if state.policy.engine_drains:
                 return _kill(state, now)
-            return _terminate(state.enter(Phase.STOPPING, now), now, ())
+            return _terminate(state, now, ())
         case StopStep.TERM:
             wait = state.policy.stop_wait_s - TERM_AGAIN_S
             if wait <= 0:
@@ -223,16 +243,3 @@ def _finish(state: State, now: float) -> Result:
         code = ExitCode.GAVE_UP
         sentence = f"gave up after attempt {policy.attempt} of {policy.max_attempts}: {sentence}"
     return state.enter(Phase.FAILED, now), (Exit(code, "failed", sentence, fault),)
-
-
-__all__ = [
-    "SERVING",
-    "drained",
-    "engine_exited",
-    "fail",
-    "incident_saved",
-    "stop_requested",
-    "swept",
-    "tick",
-    "verdict",
-]

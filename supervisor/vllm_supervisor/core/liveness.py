@@ -42,6 +42,8 @@ class Life:
         canary_last: When the last canary was sent or answered.
         canary_seconds: How long the last answered canary took.
         canary_failures: Canaries that failed or were not answered.
+        failing_since: When the first canary was sent that has failed since the last proof of life.
+        canary_detail: Why the last canary failed.
         hung: The engine has been called hung (`liveness.mode = "report"` goes on).
     """
 
@@ -57,11 +59,13 @@ class Life:
     canary_last: float = 0.0
     canary_seconds: float | None = None
     canary_failures: int = 0
+    failing_since: float | None = None
+    canary_detail: str = ""
     hung: bool = False
 
     def proved(self, now: float, what: str) -> Life:
         """The same engine, seen alive at `now`."""
-        return replace(self, proof_at=now, proof=what, hung=False)
+        return replace(self, proof_at=now, proof=what, failing_since=None, hung=False)
 
 
 _MOVING = {
@@ -79,7 +83,9 @@ def on_counted(life: Life, event: Counted, now: float) -> Life:
     seen = life.counted
     readable = event.generation_tokens is not None or event.running is not None
     if not readable:
-        return replace(life, work=True, only_connections=False)
+        # Nothing is known of requests; only an engine without any connection is surely idle.
+        idle = life.activity is not None and life.activity.connections == 0
+        return replace(life, work=not idle, only_connections=False)
     moved = ""
     if seen is not None:
         for name, what in _MOVING.items():
@@ -104,6 +110,8 @@ def on_activity(life: Life, event: Activity, policy: Policy, now: float) -> Life
     life = replace(life, activity=event, activity_at=now)
     if event.connections and not life.work:
         life = replace(life, work=True, only_connections=True)
+    elif event.connections == 0 and life.only_connections:
+        life = replace(life, work=False, only_connections=False)
     if policy.accelerated:
         if event.gpu_power_watts is None or not event.gpu_power_limit_watts:
             return life
@@ -118,46 +126,58 @@ def on_activity(life: Life, event: Activity, policy: Policy, now: float) -> Life
     return life
 
 
+def on_sent(life: Life, now: float) -> Life:
+    """A canary is on its way."""
+    return replace(life, canary_sent=now, canary_last=now)
+
+
 def on_canary(life: Life, event: CanaryDone, now: float) -> Life:
     """Take the end of a canary in."""
+    sent = life.canary_sent if life.canary_sent is not None else now
     life = replace(life, canary_sent=None, canary_last=now)
     if event.answered:
         return replace(life.proved(now, "a canary was answered"), canary_seconds=event.seconds)
-    return replace(life, canary_failures=life.canary_failures + 1)
+    failing = life.failing_since if life.failing_since is not None else max(sent, life.proof_at)
+    return replace(life, canary_failures=life.canary_failures + 1, failing_since=failing, canary_detail=event.detail)
 
 
 def wants_canary(life: Life, policy: Policy, now: float) -> bool:
     """Whether a one-token request should be sent now."""
     if policy.liveness == "off" or life.canary_sent is not None:
         return False
-    since = now - max(life.canary_last, 0.0)
-    if life.work and now - life.proof_at >= QUIET_S:
-        return since >= (CONNECTION_CANARY_S if life.only_connections else QUIET_S / 2)
+    since = now - life.canary_last
+    if life.failing_since is not None:
+        return since >= QUIET_S / 2
+    if life.work:
+        pause = CONNECTION_CANARY_S if life.only_connections else QUIET_S / 2
+        return now - life.proof_at >= QUIET_S and since >= pause
     return since >= policy.canary_every_s
 
 
 def hang(life: Life, policy: Policy, now: float) -> str | None:
     """The sentence that names a hang, or None.
 
-    Hung means: no proof of life for `hang_after_s`, and a canary that had most of that time to
-    answer and did not.
+    Hung means: no proof of life for `hang_after_s`, and for nearly as long a canary is awaited, or
+    every one failed at once (an engine whose core is dead answers HTTP 500). An idle engine has
+    nothing to prove before it is asked, so its canary gets the whole time.
     """
     if policy.liveness == "off" or life.hung:
         return None
     quiet = now - life.proof_at
-    if quiet < policy.hang_after_s:
+    tries = [at for at in (life.canary_sent, life.failing_since) if at is not None]
+    if quiet < policy.hang_after_s or not tries:
         return None
-    tried = life.canary_sent if life.canary_sent is not None else None
-    if tried is None:
-        # A canary that failed at once (HTTP 500, reset) is an answer of a kind; the next one decides.
-        return None
-    if now - tried < max(policy.hang_after_s - QUIET_S - 2.0, QUIET_S / 2):
+    patience = policy.hang_after_s - (QUIET_S + 2.0 if life.work else 0.0)
+    if now - min(tries) < max(patience, QUIET_S / 2):
         return None
     return _sentence(life, quiet)
 
 
 def _sentence(life: Life, quiet: float) -> str:
-    parts = [f"nothing has moved for {quiet:.0f} s and a one-token request is not answered"]
+    asked = "a one-token request is not answered"
+    if life.failing_since is not None:
+        asked = f"one-token requests fail: {life.canary_detail or 'no answer'}"
+    parts = [f"nothing has moved for {quiet:.0f} s and {asked}"]
     activity = life.activity
     if activity is not None and activity.gpu_utilization is not None and activity.gpu_power_watts is not None:
         parts.append(f"GPU utilisation {activity.gpu_utilization:.0%} at {activity.gpu_power_watts:.0f} W")

@@ -11,9 +11,11 @@ import json
 import typing
 from collections.abc import Mapping
 from enum import Enum
-from types import NoneType, UnionType
 
-from . import causes, events, facts, phases, policy
+from . import causes, events, facts, policy
+
+_UNIONS = (typing.Union, type(int | str))
+"""`Optional[int]` and `int | str` have different origins."""
 
 _TYPES: dict[str, type] = {
     name: value
@@ -72,10 +74,10 @@ def _shaped(raw: typing.Any, hint: typing.Any) -> typing.Any:
         return decode(raw)
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
-    if origin in {typing.Union, UnionType}:
-        if raw is None and NoneType in arguments:
+    if origin in _UNIONS:
+        if raw is None and type(None) in arguments:
             return None
-        return _shaped_as_one_of(raw, [argument for argument in arguments if argument is not NoneType])
+        return _shaped_as_one_of(raw, [argument for argument in arguments if argument is not type(None)])
     if origin is tuple:
         kinds = arguments if len(arguments) != 2 or arguments[1] is not ... else (arguments[0],) * len(raw)
         return tuple(_shaped(item, kind) for item, kind in zip(raw, kinds, strict=True))
@@ -92,6 +94,3 @@ def _shaped_as_one_of(raw: typing.Any, kinds: list[typing.Any]) -> typing.Any:
     if len(kinds) == 1:
         return _shaped(raw, kinds[0])
     return raw
-
-
-__all__ = ["decode", "encode", "from_line", "phases", "to_line"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING
 
 from .exits import RESTARTED
@@ -14,6 +13,13 @@ if TYPE_CHECKING:
 
 ROW_GAP_S = 90.0
 """systemd restarts a second after the exit; a start that comes later than this was a person's."""
+
+SERVED_S = 600.0
+"""A start that served so long was a success: its failure begins a row, whatever came before it. One
+that dies sooner after each READY would otherwise be started again for ever."""
+
+CUT_OFF_S = 7200.0
+"""Of a start that was cut off the end is unknown; one that began longer ago was not systemd's last."""
 
 SUCCESSES = 5
 """So many successful starts make the usual lengths."""
@@ -54,8 +60,9 @@ class Row:
 def row_of_failures(past: Sequence[PastStart], now: float, boot_id: str) -> Row:
     """The transient failures right before now that systemd answered by starting again.
 
-    A start that was stopped on request, that ran until it was ready and then failed only once, or
-    that lies before a pause or a reboot, ends the row: whoever starts after that starts anew.
+    A start that was stopped on request or failed for good, and one that lies before a pause or a
+    reboot, ends the row: whoever starts after that starts anew. So does one that served: it is the
+    first failure of its row.
 
     Args:
         past: The earlier starts, oldest first.
@@ -64,17 +71,25 @@ def row_of_failures(past: Sequence[PastStart], now: float, boot_id: str) -> Row:
     """
     failures, reason, after = 0, "", now
     for start in reversed(past):
-        end = start.ended_at if start.ended_at is not None else start.began_at
-        cut_off = start.exit_code is None and start.outcome != "stopped"
-        restarted = start.exit_code in RESTARTED or cut_off
-        if start.boot_id != boot_id or not restarted or (not cut_off and after - end > ROW_GAP_S):
-            break
-        if start.ready_at is not None and failures and end - start.ready_at > ROW_GAP_S:
+        if start.boot_id != boot_id or not _restarted(start, after):
             break
         failures += 1
         reason = reason or start.sentence or start.reason or "it ended without a word"
+        end = start.ended_at if start.ended_at is not None else after
+        if start.ready_at is not None and end - start.ready_at >= SERVED_S:
+            break
         after = start.began_at
     return Row(failures, reason)
+
+
+def _restarted(start: PastStart, after: float) -> bool:
+    """Whether the start at `after` was systemd's answer to the end of this one."""
+    if start.outcome == "stopped":
+        return False
+    if start.exit_code is None:
+        return start.ready_at is not None or after - start.began_at <= CUT_OFF_S
+    end = start.ended_at if start.ended_at is not None else start.began_at
+    return start.exit_code in RESTARTED and after - end <= ROW_GAP_S
 
 
 def wait_before(failures: int, first_s: float, longest_s: float) -> float:
@@ -112,4 +127,9 @@ def _medians(rows: Sequence[Mapping[Phase, float]]) -> dict[Phase, float]:
     for row in rows:
         for phase, seconds in row.items():
             values.setdefault(phase, []).append(seconds)
-    return {phase: float(median(found)) for phase, found in values.items()}
+    return {phase: _median(sorted(found)) for phase, found in values.items()}
+
+
+def _median(ordered: Sequence[float]) -> float:
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2.0

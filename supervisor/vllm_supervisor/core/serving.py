@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import ending, liveness, loading
+from . import ending, gates, liveness, loading
 from .causes import Cause
 from .effects import Canary, Effect, Log, NotifyReady, ReadCounters, RecordReady, Reload, Smoke
 from .events import Activity, CanaryDone, Counted, SmokeDone
@@ -20,7 +20,8 @@ HUNG_ADVICE = "The engine is restarted; stacks and GPU state are kept in the inc
 def become_ready(state: State, now: float) -> Result:
     """All gates are open: tell systemd, the history and the operator."""
     life = liveness.Life(proof_at=now, canary_last=now)
-    state = replace(state.enter(Phase.READY, now), ready_at=now, life=life, watchdog_at=now)
+    # What the log complained about did not stop the start, so it is not why a later end comes.
+    state = replace(state.enter(Phase.READY, now), ready_at=now, life=life, watchdog_at=now, suspect=None)
     took = duration(now - state.started)
     effects: list[Effect] = [NotifyReady(), RecordReady(), ReadCounters(), Log("info", f"ready after {took}")]
     if state.policy.smoke == "report":
@@ -41,16 +42,16 @@ def counted(state: State, event: Counted, now: float) -> Result:
 
 def activity(state: State, event: Activity, now: float) -> Result:
     """A sample of the engine's processes and GPUs came in."""
+    state = replace(state, activity=event)
     if state.life is None:
         return state, ()
-    state = replace(state, activity=event)
-    return replace(state, life=liveness.on_activity(state.life or liveness.Life(now), event, state.policy, now)), ()
+    return replace(state, life=liveness.on_activity(state.life, event, state.policy, now)), ()
 
 
 def canary_done(state: State, event: CanaryDone, now: float) -> Result:
     """The canary was answered, or it failed."""
-    if state.life is None:
-        return state, ()
+    if state.life is None or state.phase not in SERVING:
+        return state, ()  # an engine that is being ended owes no answer
     was_hung = state.life.hung
     state = replace(state, life=liveness.on_canary(state.life, event, now))
     if was_hung and event.answered:
@@ -62,11 +63,13 @@ def canary_done(state: State, event: CanaryDone, now: float) -> Result:
 
 def smoke_done(state: State, event: SmokeDone, now: float) -> Result:
     """The question with a known answer was asked."""
+    if state.phase not in LOADING | SERVING:
+        return state, ()
     state = replace(state, smoke=(event.passed, event.verdict, event.seconds))
     note = Log("info" if event.passed else "error", f"smoke test: {event.verdict} ({event.seconds:.1f} s)")
     if state.phase in LOADING and state.policy.smoke == "require":
         if event.passed:
-            after, effects = loading.smoke_passed(state, now)
+            after, effects = gates.smoke_passed(state, now)
             return after, (note, *effects)
         advice = "Look at the answer in the incident: a model without its tokenizer starts and answers nonsense."
         cause = Cause("smoke-failed", summary=event.verdict, advice=advice, phase=state.phase)
@@ -85,9 +88,7 @@ def reload(state: State) -> Result:
 def tick(state: State, now: float) -> Result:
     """Time passed while the engine serves."""
     if state.dying is not None:
-        if state.deadline is not None and now >= state.deadline:
-            return ending.fail(state, ending.verdict(state, state.dying), now)
-        return state, ()
+        return loading.last_words(state, state.dying, now)
     life = state.life
     if life is None:
         return state, ()
@@ -98,5 +99,5 @@ def tick(state: State, now: float) -> Result:
             return ending.fail(state, cause, now, stacks=True)
         return replace(state, life=replace(life, hung=True)), (Log("error", cause.sentence()),)
     if liveness.wants_canary(life, state.policy, now):
-        return replace(state, life=replace(life, canary_sent=now, canary_last=now)), (Canary(),)
+        return replace(state, life=liveness.on_sent(life, now)), (Canary(),)
     return state, ()

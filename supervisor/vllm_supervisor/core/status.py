@@ -78,7 +78,8 @@ def _body(state: State, now: float, rates: Mapping[str, float]) -> str:
             return f"Draining ({state.stop_by}): running requests have {duration(left)} left"
         case Phase.STOPPING:
             why = state.fault.sentence() if state.fault is not None else state.stop_by
-            return f"Stopping: {why}"
+            left_over = f"; still there: {'; '.join(state.survivors)}" if state.survivors else ""
+            return f"Stopping: {why}{left_over}"
         case Phase.STOPPED:
             return f"Stopped ({state.stop_by})"
         case Phase.FAILED:
@@ -120,6 +121,8 @@ def _ready(state: State, now: float, rates: Mapping[str, float]) -> str:
         return f"Hung: nothing has moved for {duration(now - life.proof_at)}"
     if life is not None and life.canary_sent is not None and now - life.proof_at > QUIET_S * 2:
         return f"Ready, but nothing has moved for {duration(now - life.proof_at)}; asking for one token"
+    if life is not None and life.failing_since is not None:
+        return f"Ready, but one-token requests fail: {life.canary_detail or 'no answer'}"
     text = "Ready"
     model = state.figures.get(FigureName.MAX_MODEL_LEN)
     if "generation" in rates:

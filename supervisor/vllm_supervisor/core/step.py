@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from . import ending, loading, serving
+from . import ending, gates, loading, serving
+from .causes import Cause
 from .effects import Effect, Exit, Launch, Log, NotifyExtend, NotifyStopping, NotifyWatchdog, Preflight
 from .events import (
     Activity,
@@ -79,7 +80,7 @@ def _dispatch(state: State, event: Event, now: float) -> Result:
                 serving.activity(state, event, now) if state.phase in SERVING else loading.activity(state, event, now)
             )
         case Probed():
-            return loading.probed(state, event, now)
+            return gates.probed(state, event, now)
         case ProcessDied():
             return loading.process_died(state, event, now)
         case EngineExited():
@@ -122,7 +123,17 @@ def _begin(state: State, now: float) -> Result:
 
 
 def _preflight(state: State, now: float) -> Result:
-    return state.enter(Phase.PREFLIGHT, now, now + PREFLIGHT_LIMIT_S), (Preflight(),)
+    state = state.saw(now, "the check began").enter(Phase.PREFLIGHT, now, now + PREFLIGHT_LIMIT_S)
+    return state, (Preflight(),)
+
+
+def _check_hangs(state: State) -> Cause:
+    return Cause(
+        "load-stalled",
+        summary=f"the check did not end within {PREFLIGHT_LIMIT_S:.0f} s",
+        advice="A file system or the GPU driver does not answer; try `ls` on the model and `nvidia-smi`.",
+        phase=state.phase,
+    )
 
 
 def _preflight_done(state: State, event: PreflightDone, now: float) -> Result:
@@ -133,7 +144,8 @@ def _preflight_done(state: State, event: PreflightDone, now: float) -> Result:
     if event.refusal is not None:
         failed, effects = ending.fail(state, event.refusal, now)
         return failed, (*notes, *effects)
-    state = state.enter(Phase.LAUNCHING, now).saw(now, "launched")
+    # The check's own time is no gap of launching, whose budget is learnt from gaps.
+    state = state.saw(now, "the check passed").enter(Phase.LAUNCHING, now)
     return state, (*notes, Launch())
 
 
@@ -149,7 +161,7 @@ def _tick(state: State, now: float) -> Result:
     if state.phase is Phase.WAITING:
         return _preflight(state, now) if due else (state, ())
     if state.phase is Phase.PREFLIGHT:
-        return ending.fail(state, loading.stalled(state, now), now) if due else (state, ())
+        return ending.fail(state, _check_hangs(state), now) if due else (state, ())
     if state.phase in LOADING:
         return loading.tick(state, now)
     if state.phase is Phase.READY:
@@ -158,13 +170,19 @@ def _tick(state: State, now: float) -> Result:
 
 
 def _tell_systemd(state: State, effects: tuple[Effect, ...], now: float) -> Result:
-    """Extend the start on evidence and feed the watchdog; both follow from the state alone."""
+    """Extend the start on evidence and feed the watchdog; both follow from the state alone.
+
+    The start is extended when the last piece of evidence allows more than systemd was told, so that
+    our own verdict comes a minute before systemd's, whatever the pattern of evidence.
+    """
+    if state.phase in SETTLED:
+        return state, effects
     evidence = state.evidence
-    if state.phase in LOADING and evidence.at > evidence.extended_at and now - evidence.extended_at >= EXTEND_EVERY_S:
+    if state.phase in LOADING and now - evidence.extended_at >= EXTEND_EVERY_S:
         seconds = loading.budget_of(state) + EXTEND_MARGIN_S
-        timeout_at = max(evidence.timeout_at, now + seconds)
-        state = replace(state, evidence=replace(evidence, extended_at=now, timeout_at=timeout_at))
-        effects = (*effects, NotifyExtend(seconds))
+        if evidence.at + seconds > evidence.timeout_at:
+            state = replace(state, evidence=replace(evidence, extended_at=now, timeout_at=now + seconds))
+            effects = (*effects, NotifyExtend(seconds))
     period = state.policy.watchdog_s
     if state.ready_at is not None and period is not None and now - state.watchdog_at >= period / 3.0:
         state = replace(state, watchdog_at=now)
@@ -177,6 +195,6 @@ def next_wake(state: State, now: float) -> float:
     times = [now + 1.0]
     if state.deadline is not None:
         times.append(state.deadline)
-    if state.phase in LOADING and not state.gates.probing:
+    if gates.wants_probe(state):
         times.append(state.gates.probe_due)
     return max(min(times), now)
