@@ -10,8 +10,8 @@ import pytest
 from lab import paths
 from lab.install import stage_product
 from lab.machine import Bind, Machine
-from system.service import Service
 from lab.models import tiny_model as make_tiny_model
+from system.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

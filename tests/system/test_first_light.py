@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Self
 
 import pytest
-from lab.tiny_model import ANSWER, QUESTION
 
+from lab.tiny_model import ANSWER, QUESTION
 from system.service import Service
 
 pytestmark = pytest.mark.timeout(600)
@@ -22,7 +23,7 @@ class StatusWatch:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> StatusWatch:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
