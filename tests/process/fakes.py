@@ -80,6 +80,23 @@ def write_model(folder: Path) -> Path:
     return folder
 
 
+def write_environment(folder: Path, version: str = "0.32.0") -> Path:
+    """A virtual environment that looks as if it held vLLM of that version; its `bin/vllm`, which is the fake."""
+    packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    (packages / "vllm").mkdir(parents=True)
+    (packages / "vllm" / "_version.py").write_text(f"__version__ = version = {version!r}\n")
+    metadata = packages / f"vllm-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.4\nName: vllm\nVersion: {version}\n")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python3").symlink_to(sys.executable)
+    command = folder / "bin" / "vllm"
+    run = f"import runpy, sys\nsys.argv[0] = {str(FAKE)!r}\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
+    command.write_text(f"#!{folder / 'bin' / 'python3'}\n{run}")
+    command.chmod(0o755)
+    return command
+
+
 class Control:
     """The test's end of a fake's control socket; see tests/fake/fake_engine/control.py for the commands."""
 

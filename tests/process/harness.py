@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import psutil
 
-from process.fakes import FAKE, Control, Fake, gone, kill, kill_marked, write_model, write_script
+from process.fakes import FAKE, Control, Fake, gone, kill, kill_marked, write_environment, write_model, write_script
 from process.notify_socket import NotifySocket
 from process.waiting import Reply, free_port, http_get, refused, tail, wait_until
 
@@ -32,6 +32,7 @@ __all__ = [
     "tail",
     "wait_until",
     "write_config",
+    "write_environment",
 ]
 
 SOURCE = Path(__file__).resolve().parents[2] / "supervisor"

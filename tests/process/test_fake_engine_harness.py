@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 import sdnotify
 
-from process.harness import Daemon, NotifySocket, wait_until, write_config
+from process.harness import Daemon, NotifySocket, wait_until, write_config, write_environment
 from vllm_supervisor.config.load import load
 
 
@@ -62,3 +63,10 @@ def test_a_daemon_that_ends_early_is_told_from_one_that_is_slow(tmp_path):
         with pytest.raises(AssertionError, match=r"the daemon exited with \d+ before: phase ready"):
             daemon.wait_phase("ready")
         assert daemon.wait_exit() != 0
+
+
+def test_the_environment_runs_the_fake_and_names_its_version(tmp_path):
+    command = write_environment(tmp_path / "venv", "0.24.0")
+    found = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=20, check=True)
+    assert (found.stdout, found.stderr) == ("0.32.0\n", "")
+    assert list(command.parent.parent.glob("lib/python3.*/site-packages/vllm-0.24.0.dist-info/METADATA"))
