@@ -12,7 +12,19 @@ from typing import NoReturn
 from vllm_supervisor import __version__
 from vllm_supervisor.core.exits import ExitCode
 
-VERBS = ("run", "check", "plan", "overlay", "explain", "status", "wait", "history", "replay", "init")
+VERBS = (
+    "init",
+    "check",
+    "plan",
+    "overlay",
+    "run",
+    "status",
+    "wait",
+    "smoke",
+    "history",
+    "explain",
+    "replay",
+)
 """In the order in which an operator meets them."""
 
 
@@ -28,7 +40,8 @@ def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     top = Parser(
         prog="vllm-supervisor",
-        description="Runs `vllm serve` as a systemd service: ready when it answers, failed with a cause, gone when stopped.",
+        description="Runs `vllm serve` as a systemd service: ready when it answers, failed with a cause, "
+        "gone when stopped.",
         epilog="Exit codes: 0 ok, 64 usage, 69 hardware, 70 bug, 75 transient, 76 gave up, 78 permanent.",
     )
     top.add_argument("--version", action="version", version=f"vllm-supervisor {__version__}")

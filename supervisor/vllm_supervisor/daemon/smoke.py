@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.events import SmokeDone
-from vllm_supervisor.core.smoke import CUT, FAILED, RIGHT, judge, read_answer
+from vllm_supervisor.core.smoke import CUT, FAILED, RIGHT, Answer, judge, read_answer
 
 if TYPE_CHECKING:
     from vllm_supervisor.adapters.engine_http import EngineHttp
@@ -19,15 +19,21 @@ MORE_TOKENS = 8
 async def ask(http: EngineHttp, settings: Smoke) -> SmokeDone:
     """One smoke test; never raises."""
     began = time.monotonic()
-    verdict, words = await _once(http, settings, settings.max_tokens)
-    if verdict == CUT:
-        more = await _once(http, settings, settings.max_tokens * MORE_TOKENS)
-        if more[0] != FAILED:  # there may be no room for more in the model's context
-            verdict, words = more
+    verdict, words, _ = await converse(http, settings)
     return SmokeDone(verdict == RIGHT, words, time.monotonic() - began)
 
 
-async def _once(http: EngineHttp, settings: Smoke, tokens: int) -> tuple[str, str]:
+async def converse(http: EngineHttp, settings: Smoke) -> tuple[str, str, Answer | None]:
+    """The verdict, the sentence that shows it, and the answer itself when there is one; never raises."""
+    first = await _once(http, settings, settings.max_tokens)
+    if first[0] == CUT:
+        more = await _once(http, settings, settings.max_tokens * MORE_TOKENS)
+        if more[0] != FAILED:  # there may be no room for more in the model's context
+            return more
+    return first
+
+
+async def _once(http: EngineHttp, settings: Smoke, tokens: int) -> tuple[str, str, Answer | None]:
     body = {
         "model": http.endpoint.model,
         "messages": [{"role": "user", "content": settings.question}],
@@ -36,8 +42,8 @@ async def _once(http: EngineHttp, settings: Smoke, tokens: int) -> tuple[str, st
     }
     status, answer, complaint = await http.try_post("/v1/chat/completions", body, settings.timeout_s)
     if complaint:
-        return FAILED, complaint
+        return FAILED, complaint, None
     read = read_answer(answer) if status == 200 else None
     if read is None:
-        return FAILED, f"/v1/chat/completions says {status}: {str(answer)[:120]}"
-    return judge(read, settings.expect)
+        return FAILED, f"/v1/chat/completions says {status}: {str(answer)[:120]}", None
+    return (*judge(read, settings.expect), read)

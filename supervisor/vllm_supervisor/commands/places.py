@@ -1,0 +1,50 @@
+"""The arguments that say which instance a verb is about."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm_supervisor.daemon.locate import Place
+
+
+def add_places(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Declare them.
+
+    Args:
+        parser: The verb's parser.
+        required: The instance must be named.
+    """
+    if required:
+        parser.add_argument("instance", metavar="INSTANCE", help="name or configuration file")
+    else:
+        parser.add_argument(
+            "instance",
+            nargs="?",
+            metavar="INSTANCE",
+            help="name or configuration file (default: the only one there is)",
+        )
+    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="as given to `run`")
+    parser.add_argument("--runtime-dir", type=Path, metavar="DIR", help="as given to `run`")
+
+
+def find(args: argparse.Namespace) -> Place | None:
+    """The instance that is meant; None after a sentence on stderr when there is none."""
+    from vllm_supervisor.daemon.locate import UnknownInstanceError, locate, names
+
+    wanted = args.instance
+    if wanted is None:
+        known = names()
+        if len(known) != 1:
+            which = f"say which of {', '.join(known)}" if known else "no instance is configured here; `init` writes one"
+            print(f"vllm-supervisor {args.verb}: {which}", file=sys.stderr)
+            return None
+        wanted = known[0]
+    try:
+        return locate(wanted, state_dir=args.state_dir, runtime_dir=args.runtime_dir)
+    except UnknownInstanceError as error:
+        print(f"vllm-supervisor {args.verb}: {error}", file=sys.stderr)
+        return None
