@@ -95,7 +95,7 @@ def test_text_that_is_no_json_object(text):
 
 def test_index():
     index = parse_index(json.dumps({"weight_map": {"a": "1.st", "b": "1.st", "c": "2.st"}}).encode())
-    assert index.shards == {"1.st": {"a", "b"}, "2.st": {"c"}}
+    assert index.shards == {"1.st": ["a", "b"], "2.st": ["c"]}
     assert index.total_size is None
 
 

@@ -39,6 +39,7 @@ class CheckpointSeen:
         tokenizer: Whether there is any tokenizer file.
         problems: All that is wrong, in the order in which it was found.
         strays: safetensors files that the index does not name.
+        complete: Whether all shards were read, or the caller ended it.
     """
 
     path: str
@@ -50,18 +51,18 @@ class CheckpointSeen:
     tokenizer: bool
     problems: tuple[CheckpointError, ...]
     strays: tuple[str, ...] = ()
+    complete: bool = True
 
 
-def read_checkpoint(path: str | Path, on_file: Callable[[str], None] = lambda _: None) -> CheckpointSeen:
+def read_checkpoint(path: str | Path, go_on: Callable[[], bool] = lambda: True) -> CheckpointSeen:
     """Read a checkpoint's headers and documents.
 
     Args:
         path: Its directory.
-        on_file: Called with each file's name before it is read; a caller under a deadline may raise
-            from it.
+        go_on: Asked before each shard; a caller under a deadline may end the reading here.
     """
     with _no_collection():
-        return _read_checkpoint(path, on_file)
+        return _read_checkpoint(path, go_on)
 
 
 @contextlib.contextmanager
@@ -76,7 +77,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _read_checkpoint(path: str | Path, on_file: Callable[[str], None]) -> CheckpointSeen:
+def _read_checkpoint(path: str | Path, go_on: Callable[[], bool]) -> CheckpointSeen:
     root = Path(path)
     problems: list[CheckpointError] = []
     try:
@@ -92,12 +93,15 @@ def _read_checkpoint(path: str | Path, on_file: Callable[[str], None]) -> Checkp
     expected, strays = _expected(root, present, problems)
     tensors: list[Tensor] = []
     read = size = 0
+    complete = True
     for name, promised in expected.items():
-        on_file(name)
+        if not go_on():
+            complete = False
+            break
         try:
             found, file_bytes = _read_shard(root / name, name)
             if promised is not None:
-                _check_named({tensor.name for tensor in found}, promised, name)
+                _check_named({tensor[0] for tensor in found}, promised, name)
         except CheckpointError as problem:
             if len(problems) < _MOST_PROBLEMS:
                 problems.append(problem)
@@ -107,13 +111,13 @@ def _read_checkpoint(path: str | Path, on_file: Callable[[str], None]) -> Checkp
         size += file_bytes
     tokenizer = any(name in names for name in TOKENIZERS)
     return CheckpointSeen(
-        str(path), config, quant, tuple(tensors), read, size, tokenizer, tuple(problems), tuple(strays)
+        str(path), config, quant, tuple(tensors), read, size, tokenizer, tuple(problems), tuple(strays), complete
     )
 
 
 def _expected(
     root: Path, present: list[str], problems: list[CheckpointError]
-) -> tuple[dict[str, frozenset[str] | None], list[str]]:
+) -> tuple[dict[str, list[str] | None], list[str]]:
     """The shards to read with the tensors that each must hold, and files that no index names."""
     before = len(problems)
     index_text = _read(root, INDEX, core.MAX_INDEX_BYTES, problems)
@@ -169,10 +173,10 @@ def _read_shard(path: Path, name: str) -> tuple[list[Tensor], int]:
     return core.parse_header(text, size, name), size
 
 
-def _check_named(found: set[str], promised: frozenset[str], name: str) -> None:
-    if found >= promised:
+def _check_named(found: set[str], promised: list[str], name: str) -> None:
+    if found.issuperset(promised):
         return
-    lost = sorted(promised - found)
+    lost = sorted(set(promised) - found)
     raise CheckpointError(
         "checkpoint-mismatch",
         f"{name} lacks {len(lost)} tensors that {INDEX} promises ({lost[0]:.80}); the files belong to different "

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 PREFIX_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
-"""The limit of the safetensors library itself; a longer header is refused by every reader."""
+"""The limit of the safetensors library itself."""
 MAX_INDEX_BYTES = 128 * 1024 * 1024
 """The index of 277,000 tensors takes about 30 MB."""
 MAX_CONFIG_BYTES = 16 * 1024 * 1024
@@ -54,7 +54,7 @@ class CheckpointError(Exception):
 class Tensor(NamedTuple):
     """One tensor of a header: its name, dtype, shape and its bytes in the file.
 
-    A named tuple, because a large checkpoint has 277,000 of them and dataclasses take thrice as long.
+    A named tuple: a large checkpoint has 277,000 of them, and dataclasses take thrice as long.
     """
 
     name: str
@@ -65,9 +65,9 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """`model.safetensors.index.json`: the shards that it names, and how many tensors of each."""
+    """`model.safetensors.index.json`: the shards that it names with the tensors of each."""
 
-    shards: dict[str, frozenset[str]]
+    shards: dict[str, list[str]]
     total_size: int | None
 
 
@@ -126,12 +126,22 @@ def parse_header(text: bytes, file_bytes: int, name: str) -> list[Tensor]:
             gap, a dtype is unknown, or the file is shorter or longer than the header promises.
     """
     document = _json_object(text, f"the header of {name}", "checkpoint-corrupt")
+    document.pop("__metadata__", None)
     tensors: list[Tensor] = []
     spans: list[tuple[int, int]] = []
+    # A large checkpoint repeats some dozen shapes; each is examined once.
+    known: dict[tuple[Any, ...], tuple[str, tuple[int, ...], int]] = {}
     for key, entry in document.items():
-        if key == "__metadata__":
-            continue
-        tensor, begin, end = _tensor(key, entry, name)
+        try:
+            begin, end = entry["data_offsets"]
+            dtype, shape, nbytes = known[entry["dtype"], *entry["shape"]]
+        except (KeyError, TypeError, ValueError):
+            nbytes = -1
+        if nbytes < 0 or type(begin) is not int or type(end) is not int or end - begin != nbytes:
+            tensor, begin, end = _tensor(key, entry, name)
+            known[tensor.dtype, *tensor.shape] = tensor.dtype, tensor.shape, tensor.nbytes
+        else:
+            tensor = Tensor(key, dtype, shape, nbytes)
         tensors.append(tensor)
         spans.append((begin, end))
     _check_cover(spans, tensors, file_bytes - PREFIX_BYTES - len(text), name)
@@ -150,18 +160,15 @@ def parse_index(text: bytes, name: str = "model.safetensors.index.json") -> Inde
         raise CheckpointError("checkpoint-corrupt", f"{name} has no weight_map, so it names no shard")
     shards: dict[str, list[str]] = {}
     for tensor, shard in weight_map.items():
-        if isinstance(shard, str) and shard in shards:
-            shards[shard].append(tensor)
-            continue
         if not isinstance(shard, str) or not shard or "/" in shard or "\0" in shard or shard in {".", ".."}:
             raise CheckpointError(
                 "checkpoint-corrupt", f"{name} names {shard!r:.80} for {tensor:.80}, which is not a file beside it"
             )
-        shards[shard] = [tensor]
+        shards.setdefault(shard, []).append(tensor)
     metadata = document.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
     return Index(
-        shards={shard: frozenset(names) for shard, names in shards.items()},
+        shards=shards,
         total_size=total if isinstance(total, int) and not isinstance(total, bool) else None,
     )
 
@@ -180,7 +187,7 @@ def _json_object(text: bytes, what: str, reason: str) -> dict[str, Any]:
         document = json.loads(text)
     except RecursionError:
         raise CheckpointError(reason, f"{what} is nested too deeply to be what it should be") from None
-    except ValueError as problem:  # JSONDecodeError, UnicodeDecodeError and over-long integers are ValueErrors
+    except ValueError as problem:  # wrong JSON, wrong UTF-8, an over-long integer
         detail = str(problem).split(":", maxsplit=1)[0][:120]
         raise CheckpointError(reason, f"{what} is not valid JSON ({detail}); download it again") from None
     if not isinstance(document, dict):

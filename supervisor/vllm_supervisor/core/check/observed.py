@@ -112,6 +112,7 @@ class ObservedModel:
         hub: Whether it is a hub name that is not in the local cache.
         unreadable: Files or directories that the service user may not read.
         timed_out: The reading took too long and was given up.
+        unplanned: Why no plan can be made of config.json, as one sentence.
     """
 
     path: str = ""
@@ -123,6 +124,7 @@ class ObservedModel:
     hub: bool = False
     unreadable: tuple[str, ...] = ()
     timed_out: bool = False
+    unplanned: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class ObservedHost:
     Attributes:
         port_holder: Who listens on the engine's port; None when it is free.
         metrics_holder: Who listens on our own page's port.
-        limits: Soft limits by name: `nofile`, `memlock`; -1 is unlimited.
+        limits: Limits by name that the engine can raise its own to: `nofile`, `memlock`; -1 is none.
         shm_bytes: Size of /dev/shm.
         shm_free_bytes: What is free of it.
         caches: For each cache directory the free bytes, or None where it cannot be written.

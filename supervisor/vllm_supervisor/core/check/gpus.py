@@ -1,0 +1,110 @@
+"""The GPUs: there, enough, free, and by whom they are held if not."""
+
+from __future__ import annotations
+
+from vllm_supervisor.core.plan import engine as engine_facts
+from vllm_supervisor.core.plan.sizes import MIB
+
+from .finding import Finding, refuse, warn
+from .observed import EngineView, GpuObservation, GpuSeen, Holder
+from .settings import Options
+
+_IDLE_BYTES = 1024 * MIB
+"""The driver's own part of a large card is up to 0.65 GB with no process at all."""
+
+
+def visible(view: EngineView, gpus: GpuObservation) -> tuple[GpuSeen, ...]:
+    """The GPUs that the engine sees, in its order (CUDA_VISIBLE_DEVICES; an unknown entry ends the list)."""
+    chosen = view.env.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return gpus.gpus
+    found = []
+    for part in chosen.split(","):
+        word = part.strip()
+        match = next(
+            (
+                gpu
+                for gpu in gpus.gpus
+                if (word.isdigit() and gpu.index == int(word)) or (word and gpu.uuid.startswith(word))
+            ),
+            None,
+        )
+        if match is None:
+            break
+        found.append(match)
+    return tuple(found)
+
+
+def check_gpus(
+    view: EngineView, options: Options, gpus: GpuObservation | None, holders: dict[int, Holder], version: str | None
+) -> list[Finding]:
+    """Refuse when GPUs are missing or held; nothing is asked of them for device = "cpu"."""
+    if view.device != "cuda":
+        return []
+    if gpus is None or not gpus.gpus:
+        return [
+            refuse(
+                "gpus",
+                "driver-mismatch",
+                "no NVIDIA driver answers here" if gpus is None else "the NVIDIA driver shows no GPU",
+                'run nvidia-smi; after a driver upgrade reboot; without GPUs set engine.device = "cpu"',
+            )
+        ]
+    seen = visible(view, gpus)
+    needed = options.parallel().gpus // (options.number("nnodes") or 1)
+    if len(seen) < needed:
+        hidden = ", CUDA_VISIBLE_DEVICES hides others" if len(seen) < len(gpus.gpus) else ""
+        return [
+            refuse(
+                "gpus",
+                "tensor-parallel-invalid",
+                f"{needed} GPUs are needed and {len(seen)} are there{hidden}",
+                "lower tensor-parallel-size; if a GPU is gone, see nvidia-smi and journalctl -k | grep Xid",
+            )
+        ]
+    used = seen[:needed] if options.text("distributed-executor-backend") != "ray" else seen
+    found = _different(used)
+    share = options.fraction("gpu-memory-utilization") or engine_facts.default_utilization(
+        engine_facts.parse_version(version)
+    )
+    for gpu in used:
+        found += _free(gpu, share, holders)
+    return found
+
+
+def _free(gpu: GpuSeen, share: float, holders: dict[int, Holder]) -> list[Finding]:
+    free, wanted = gpu.total_bytes - gpu.used_bytes, int(gpu.total_bytes * share)
+    by = _held(gpu, holders)
+    if free < wanted:
+        seen = f"GPU {gpu.index} has {free // MIB} of {gpu.total_bytes // MIB} MiB free, {wanted // MIB} MiB are wanted"
+        if by:
+            return [
+                refuse("gpu-memory", "gpu-busy", f"{seen}; it is held by {by}", "stop that process, or wait for it")
+            ]
+        return [
+            refuse(
+                "gpu-memory", "gpu-busy", f"{seen}; no process shows", "see nvidia-smi; lower gpu-memory-utilization"
+            )
+        ]
+    if gpu.used_bytes > _IDLE_BYTES and by:
+        return [warn("gpu-memory", f"GPU {gpu.index} is also used by {by}", "it leaves less for the KV cache")]
+    return []
+
+
+def _held(gpu: GpuSeen, holders: dict[int, Holder]) -> str:
+    parts = [f"{holders.get(pid, Holder(pid))}: {size // MIB} MiB" for pid, size in gpu.processes]
+    return ", ".join(parts)
+
+
+def _different(used: tuple[GpuSeen, ...]) -> list[Finding]:
+    names = {gpu.name for gpu in used}
+    if len(names) < 2:
+        return []
+    smallest = min(used, key=lambda gpu: gpu.total_bytes)
+    return [
+        warn(
+            "gpus",
+            f"the GPUs differ ({', '.join(sorted(names))}); the smallest, GPU {smallest.index}, bounds all",
+            "choose like ones with CUDA_VISIBLE_DEVICES",
+        )
+    ]
