@@ -91,7 +91,8 @@ class OutputReader:
             if not ready and self._stop_at is not None:
                 break
             began = time.monotonic()
-            for key, _ in ready:
+            # stderr first: a bar there was printed before the record on stdout that ends its phase.
+            for key, _ in sorted(ready, key=lambda pair: str(pair[0].data)):
                 if not key.data:
                     with contextlib.suppress(OSError):
                         os.read(self._wake_read, 64)
