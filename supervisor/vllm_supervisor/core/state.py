@@ -5,20 +5,16 @@ Times are monotonic seconds, as the daemon's clock gives them to `step`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from .causes import Cause
 from .events import Activity
+from .facts import FigureName, Progress
+from .liveness import Life
 from .phases import LOADING, Phase
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .causes import Cause
-    from .facts import FigureName, Progress
-    from .liveness import Life
-    from .policy import Policy
+from .policy import Policy
 
 
 class StopStep(StrEnum):
@@ -68,6 +64,8 @@ class Evidence:
     Attributes:
         at: When the last piece was seen; `what` says what it was.
         gaps: The longest time between two pieces in each phase, in seconds.
+        worker_cpu_s: CPU time of the least busy worker at the last piece; what it used since is no
+            progress, but worth telling of a stall.
         extended_at: When EXTEND_TIMEOUT_USEC was last sent.
         timeout_at: When systemd's start timeout would fire.
     """
@@ -75,6 +73,7 @@ class Evidence:
     at: float
     what: str = ""
     gaps: Mapping[Phase, float] = field(default_factory=dict)
+    worker_cpu_s: float | None = None
     extended_at: float = float("-inf")
     timeout_at: float = float("inf")
 
@@ -148,7 +147,8 @@ class State:
         gaps = evidence.gaps
         if gap > gaps.get(self.phase, 0.0):
             gaps = {**gaps, self.phase: gap}
-        return replace(self, evidence=replace(evidence, at=now, what=what, gaps=gaps))
+        used = self.activity.worker_cpu_s
+        return replace(self, evidence=replace(evidence, at=now, what=what, gaps=gaps, worker_cpu_s=used))
 
     def phase_seconds(self, now: float) -> dict[Phase, float]:
         """Seconds spent in each phase so far; a phase that recurred counts once, summed."""

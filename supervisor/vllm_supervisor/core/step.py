@@ -72,7 +72,7 @@ def _dispatch(state: State, event: Event, now: float) -> Result:
         case Launched():
             return loading.launched(state, event, now)
         case LaunchFailed():
-            return ending.fail(state, event.cause, now)
+            return ending.fail(state, event.cause, now) if state.engine_pid is None else (state, ())
         case Output():
             return loading.output(state, event, now)
         case Activity():
