@@ -4,8 +4,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from pure.redress import DRESSES, journal
 
+from pure.redress import DRESSES, journal
 from vllm_supervisor.core.facts import CauseFound, StartupComplete
 from vllm_supervisor.core.lines import Splitter
 from vllm_supervisor.core.scanner import Scanner
@@ -114,3 +114,10 @@ def test_a_second_start_in_one_log_forgets_the_first():
     healthy = lines_of(CORPUS / "failure-logs" / "healthy-skipped-tactics-v0.28.log")
     assert read([*failed, *healthy])[0].verdict().reason == "healthy"
     assert read([*healthy, *failed])[0].verdict().reason == "kv-cache-too-small"
+
+
+def test_a_second_start_begins_at_its_own_phase_and_forgets_even_a_lost_gpu():
+    lost = lines_of(CORPUS / "failure-logs" / "gpu-lost-xid79-v0.28.log")
+    port = lines_of(CORPUS / "failure-logs" / "port-in-use-bind-v0.18.log")
+    cause = read([*lost, *port])[0].verdict()
+    assert (cause.reason, cause.phase) == ("port-in-use", "launching")

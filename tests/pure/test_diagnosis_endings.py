@@ -117,7 +117,10 @@ def test_nothing_is_accused(lines):
         pytest.param([*LOAD, HEADER, FRAME, WRAPPER], id="only the wrapper"),
         pytest.param([*LOAD, "rc 1"], id="an exit code"),
         pytest.param(
-            [*LOAD, "May 05 05:09:09 gpu2 systemd[1]: kimi.service: Main process exited, code=killed, status=9/KILL"],
+            [
+                *LOAD,
+                "May 05 05:09:09 gpu2 systemd[1]: kimi.service: Main process exited, code=exited, status=1/FAILURE",
+            ],
             id="systemd",
         ),
         pytest.param([*SERVE, FATAL], id="a fatal error without an error"),
@@ -187,3 +190,24 @@ def test_a_death_after_an_error_that_no_rule_knows_is_its_consequence():
     assert (cause.reason, cause.evidence) == ("unknown", line)
     assert verdict(*LOAD, line, DIED.format("-9"), HEADER, FRAME, WRAPPER).reason == "worker-killed"
     assert verdict(*SERVE, line, *["INFO:     x"] * 501, DIED.format("None"), FATAL).reason == "worker-killed"
+
+
+def test_an_error_of_a_request_does_not_explain_a_later_death():
+    request = "(APIServer pid=1) ERROR 05-11 04:03:18 [serving.py:1] FileNotFoundError: No such file or directory: '/lora/a.safetensors'"
+    assert verdict(*SERVE, request, DIED.format("-9"), FATAL).reason == "worker-killed"
+
+
+def test_the_frames_of_one_worker_do_not_explain_another_ones_error():
+    def logged(pid, text):
+        return f"(Worker_TP{pid} pid={pid}) ERROR 05-11 04:03:18 [x.py:1] {text}"
+
+    shm = '  File "/usr/lib/python3.12/multiprocessing/shared_memory.py", line 129, in __init__'
+    lines = [logged(1, HEADER), logged(2, HEADER), logged(1, shm), logged(2, FRAME)]
+    full = "OSError: [Errno 28] No space left on device"
+    assert verdict(*LOAD, *lines, logged(2, full)).reason == "disk-full"
+    assert verdict(*LOAD, *lines, logged(1, full)).reason == "shm-too-small"
+
+
+def test_a_bare_line_of_a_process_without_a_traceback_is_text():
+    lines = ["(Worker_TP1 pid=1) " + HEADER, "(Worker_TP1 pid=1) " + FRAME]
+    assert verdict(*LOAD, *lines, "(Worker_TP2 pid=2) MemoryError: was in the prompt").reason == "healthy"

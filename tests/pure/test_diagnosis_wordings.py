@@ -64,10 +64,9 @@ def test_a_quoted_wording_accuses_nobody(word):
 def test_every_rule_is_reached_by_a_wording():
     reached = set()
     for word in WORDINGS:
-        for lines, _ in variants(word).values():
-            scanner = read(lines)
-            if found := scanner._classifier.cause_line:
-                reached.add(found.rule)
+        lines, _ = next(iter(variants(word).values()))
+        if found := read(lines)._classifier.cause_line:
+            reached.add(found.rule)
     missing = [(rule.slug, rule.regex.pattern[:60]) for rule in RULES if rule not in reached]
     assert not missing
 

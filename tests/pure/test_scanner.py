@@ -116,6 +116,14 @@ def test_where_the_lines_are_hidden_the_second_capture_is_the_real_one():
     ]
 
 
+def test_sizing_may_follow_a_capture_that_came_first():
+    found = facts(
+        "Capturing CUDA graph shapes:   0%|          | 0/67 [00:00<?, ?it/s]",
+        vllm("Available KV cache memory: 1.0 GiB"),
+    )
+    assert [fact.phase for fact in found if isinstance(fact, PhaseSeen)] == [P.CAPTURING_GRAPHS, P.SIZING_KV_CACHE]
+
+
 def test_the_first_model_runners_bar_is_always_the_capture():
     found = facts("Capturing CUDA graphs (decode, FULL):   5%|▌         | 1/19 [00:01<00:02, 20it/s]")
     assert found == [

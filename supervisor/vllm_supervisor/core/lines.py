@@ -221,6 +221,11 @@ class Splitter:
         self._append(pieces[-1])
         return lines
 
+    @property
+    def pending(self) -> bytes:
+        """What was read of a line that is not complete yet."""
+        return bytes(self._pending)
+
     def flush(self) -> list[str]:
         """The rest without a line end, once the stream has ended."""
         lines: list[str] = []

@@ -142,8 +142,9 @@ class Scanner:
     def _read(self, line: Line) -> list[Fact]:
         facts: list[Fact] = []
         if self._is_complete(line):
+            if not self._complete:
+                self._classifier.started()
             self._complete = self.serving = True
-            self._classifier.started()
             return [StartupComplete()]
         if line.source is Source.UVICORN:
             self.serving = self.serving or _ACCESS.match(line.message) is not None

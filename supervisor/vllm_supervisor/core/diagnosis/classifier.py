@@ -122,7 +122,7 @@ class Classifier:
         if trace is None and line.source is Source.BARE and not may_tell(line.message):
             return False
         before = self.cause_line
-        if not self._stopped or line.source in (Source.KERNEL, Source.SYSTEMD):
+        if not self._stopped or line.source is Source.KERNEL:
             self._judge_all(raw, line, trace, phase)
         self._note_ending(line)
         return self.cause_line is not before
@@ -144,6 +144,9 @@ class Classifier:
 
     def verdict(self, phase: str) -> Cause:
         """The cause as of now.
+
+        A log that shows no end is `healthy`, even in the middle of a load: nothing failed in it. One that
+        ends on request is healthy too. `unknown` is for an end whose reason the log does not hold.
 
         Args:
             phase: The last phase reached, in the words of a log.

@@ -159,6 +159,25 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     rule(
         "engine-died",
+        r"(?P<unit>\S{1,80}): Main process exited, code=(?:killed|dumped), status=(?!15/|2/)(?P<status>\d+/\w+)"
+        r"|(?P<other>\S{1,80}): Main process exited, code=exited, status=(?:137|139|134)\b",
+        "the engine's main process was killed",
+        "The engine's main process was killed or crashed: look in the kernel log for that second, then restart.",
+        kinds=(Kind.SYSTEMD,),
+        tier=Tier.DEATH + 4,
+        fatal=True,
+    ),
+    rule(
+        "engine-died",
+        r"(?:\S{1,80}: line \d+: +\d+ )?Killed\b",
+        "the engine was killed",
+        "The engine was killed from outside: look in the kernel log for that second, then restart.",
+        kinds=(Kind.NATIVE,),
+        tier=Tier.DEATH + 4,
+        fatal=True,
+    ),
+    rule(
+        "engine-died",
         r"Engine core initialization failed\. See root cause above\. Failed core proc\(s\): \{.{0,200}?: "
         r"(?P<code>-\d+)",
         "the engine core {how} during its start",

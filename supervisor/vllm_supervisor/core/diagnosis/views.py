@@ -28,7 +28,7 @@ _PLAIN_NATIVE = re.compile(
     r"(?:vllm|api_server\.py|__main__\.py|launch\.py)(?: [\w\-]{1,30}){0,2}: error: |Fatal Python error: "
     r"|Segmentation fault|Aborted|Failed: Cuda error |\[\w[\w.\-]*:\d+:\d+:\d+\] Caught signal "
     r"|terminate called after throwing an instance of 'std::bad_alloc'|Bus error|Unable to determine the device "
-    r"handle for ",
+    r"handle for |Killed$|\S{1,80}: line \d+: +\d+ Killed\b",
 )
 _DISK = re.compile(r"(?:collect2|cc1plus|/\S{1,120}|fatal error|nvcc|ptxas|ninja)\b.{0,200}No space left on device")
 _SHORT: Final = 24
@@ -89,6 +89,7 @@ def may_tell(message: str) -> bool:
         or "Abort" in message
         or "bad_alloc" in message
         or "Unable to" in message
+        or "Killed" in message
     )
 
 
