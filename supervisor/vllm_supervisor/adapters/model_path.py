@@ -8,10 +8,13 @@ from pathlib import Path
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
 
+_LONGEST = 96
+"""The hub allows no longer name."""
+
 
 def is_hub_name(model: str) -> bool:
     """Whether this can be a name of the hub (`owner/name`) and nothing on the disk."""
-    return _HUB_NAME.fullmatch(model) is not None and not Path(model).exists()
+    return len(model) <= _LONGEST and _HUB_NAME.fullmatch(model) is not None and not Path(model).exists()
 
 
 def locate(model: str, env: Mapping[str, str], revision: str = "main") -> Path:

@@ -25,6 +25,7 @@ SHORT = {
     "dpa": "data-parallel-address",
     "dpp": "data-parallel-rpc-port",
     "dpb": "data-parallel-backend",
+    "dcp": "decode-context-parallel-size",
     "asc": "api-server-count",
     "sc": "speculative-config",
     "ac": "attention-config",
@@ -64,10 +65,13 @@ def flags_from_sources(texts: Iterable[str]) -> frozenset[str]:
 
 
 def canonical(option: str) -> str:
-    """`--tensor_parallel_size`, `-tp` and `tensor-parallel-size` as the last of these."""
-    name = option.lstrip("-").replace("_", "-")
-    base = name.split(".", maxsplit=1)[0]
-    return SHORT.get(base, base)
+    """`--tensor_parallel_size`, `-tp` and `tensor-parallel-size` as the last of these.
+
+    `--tp` stays what it is, because the engine does not know it either.
+    """
+    base = option.lstrip("-").replace("_", "-").split(".", maxsplit=1)[0]
+    is_short = option.startswith("-") and not option.startswith("--")
+    return SHORT.get(base, base) if is_short else base
 
 
 def is_known(option: str, flags: frozenset[str]) -> bool:
@@ -81,6 +85,8 @@ def is_known(option: str, flags: frozenset[str]) -> bool:
 def nearest(option: str, flags: frozenset[str]) -> str:
     """The known option that is most like this one; empty when none is near."""
     name = canonical(option)
+    if SHORT.get(name) in flags:
+        return SHORT[name]
     ranked = sorted((_distance(name, flag), flag) for flag in flags if abs(len(flag) - len(name)) <= 6)
     return ranked[0][1] if ranked and ranked[0][0] <= max(1, len(name) // 3) else ""
 

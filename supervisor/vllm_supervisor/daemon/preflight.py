@@ -97,7 +97,7 @@ def _model(view: EngineView, env: Mapping[str, str], user: host.User) -> Observe
         return ObservedModel(path=str(path), hub=True)
     deadline = time.monotonic() + HEADERS_DEADLINE_S
 
-    unreadable = host.unreadable([path, *sorted(path.glob("*"))], user) if path.is_dir() else ()
+    unreadable = host.unreadable([path, *sorted(path.glob("*"))], user) if os.path.isdir(path) else ()  # noqa: PTH112
     seen = read_checkpoint(path, lambda: time.monotonic() < deadline)
     model = ObservedModel(
         path=str(path),

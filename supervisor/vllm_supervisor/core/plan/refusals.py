@@ -27,7 +27,7 @@ def structural(shape: Shape, parallel: Parallel) -> list[str]:
     tensor = parallel.tensor
     found = []
     if shape.heads % tensor:
-        found.append(f"{shape.heads} attention heads cannot be divided by TP={tensor}")
+        return [f"{shape.heads} attention heads cannot be divided by TP={tensor}"]
     if not shape.is_mla and shape.kv_heads % tensor and tensor % shape.kv_heads:
         found.append(f"{shape.kv_heads} key/value heads can be neither divided by TP={tensor} nor repeated evenly")
     if parallel.pipeline > shape.layers:

