@@ -18,12 +18,14 @@ VERBS = (
     "plan",
     "overlay",
     "run",
+    "reload",
     "status",
     "wait",
     "smoke",
     "history",
     "explain",
     "replay",
+    "trial",
 )
 """In the order in which an operator meets them."""
 

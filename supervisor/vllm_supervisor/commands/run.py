@@ -23,6 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--state-dir", type=Path, metavar="DIR", help="history and incidents (default: the unit's, or the user's)"
     )
     parser.add_argument("--runtime-dir", type=Path, metavar="DIR", help="control socket and lock")
+    parser.add_argument("--resume-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
 
@@ -37,4 +38,10 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.PERMANENT
     from vllm_supervisor.daemon.main import supervise
 
-    return asyncio.run(supervise(instance, record_path=args.record, log_level=args.log_level))
+    carried = None
+    if args.resume_fd is not None:
+        from vllm_supervisor.daemon.carry import read_descriptor
+
+        carried = read_descriptor(args.resume_fd)
+        instance = carried.applied_to(instance)
+    return asyncio.run(supervise(instance, record_path=args.record, log_level=args.log_level, carried=carried))

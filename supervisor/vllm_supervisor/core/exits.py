@@ -36,8 +36,9 @@ MEANINGS: dict[ExitCode, str] = {
 RESTARTED = frozenset({ExitCode.BUG, ExitCode.TRANSIENT})
 """After these systemd starts the service again."""
 
-EXEC_FAILURES = frozenset({203, 217, 226})
-"""systemd's own codes for a command that cannot be run (EXEC, USER, NAMESPACE): no restart helps."""
+EXEC_FAILURES = frozenset({200, 203, 216, 217, 226, 243})
+"""systemd's own codes for a command that cannot be run (CHDIR, EXEC, GROUP, USER, NAMESPACE,
+CREDENTIALS; systemd.exec(5)): no restart helps, and without a start limit it would go on for ever."""
 
 NO_RESTART = frozenset(int(code) for code in ExitCode if code and code not in RESTARTED) | EXEC_FAILURES
 """What RestartPreventExitStatus= of the units must list."""

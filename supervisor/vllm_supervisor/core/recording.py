@@ -11,18 +11,31 @@ import json
 import typing
 from collections.abc import Mapping
 from enum import Enum
+from types import ModuleType
 
 from . import causes, events, facts, policy
 
 _UNIONS = (typing.Union, type(int | str))
 """`Optional[int]` and `int | str` have different origins."""
 
-_TYPES: dict[str, type] = {
-    name: value
-    for module in (causes, events, facts, policy)
-    for name, value in vars(module).items()
-    if isinstance(value, type) and dataclasses.is_dataclass(value)
-}
+
+def _dataclasses_of(module: ModuleType) -> dict[str, type]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and dataclasses.is_dataclass(value)
+    }
+
+
+_TYPES: dict[str, type] = {}
+for _module in (causes, events, facts, policy):
+    _TYPES.update(_dataclasses_of(_module))
+
+
+def known_types(*modules: ModuleType) -> None:
+    """Let the dataclasses of further modules be written and read, too."""
+    for module in modules:
+        _TYPES.update(_dataclasses_of(module))
 
 
 def encode(value: object) -> object:

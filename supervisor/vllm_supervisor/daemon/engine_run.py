@@ -137,6 +137,15 @@ class EngineRun:
         kept = list(self.tail)
         return list(itertools.islice(kept, max(len(kept) - count, 0), None))
 
+    def partial(self) -> dict[str, str]:
+        """The incomplete line of each stream, as latin-1 text, for a re-execution."""
+        return {stream: splitter.pending.decode("latin-1") for stream, splitter in self._splitters.items()}
+
+    def preload(self, partial: Mapping[str, str]) -> None:
+        """Go on with the incomplete lines that `partial` gave."""
+        for stream, text in partial.items():
+            self._splitters[stream].feed(text.encode("latin-1"))
+
     def terminate(self) -> bool:
         """SIGTERM to the main process."""
         return self.engine is not None and self.engine.signal(signal.SIGTERM)

@@ -1,173 +1,141 @@
-"""Putting the daemon together: from an instance to an exit code."""
+"""The daemon's life: from an instance to an exit code, or to its own next image."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
-import os
-import secrets
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vllm_supervisor import __version__
-from vllm_supervisor.adapters import log as logs
-from vllm_supervisor.adapters import notify
-from vllm_supervisor.adapters.engine_http import EngineHttp
-from vllm_supervisor.adapters.gpu_stream import GpuStream
 from vllm_supervisor.adapters.history import History
-from vllm_supervisor.adapters.http_server import HttpServer
+from vllm_supervisor.adapters.http_server import HttpServer, Page
 from vllm_supervisor.adapters.launcher import unblock_signals
 from vllm_supervisor.adapters.lock import InstanceLock, acquire
-from vllm_supervisor.adapters.output import Forwarder
-from vllm_supervisor.adapters.processes import Processes, become_subreaper
-from vllm_supervisor.adapters.sockets import holder
+from vllm_supervisor.adapters.processes import become_subreaper
+from vllm_supervisor.core.events import Tick
 from vllm_supervisor.core.exits import ExitCode
 
+from .build import Built, Outlets, build, open_outlets
 from .checker import Checker, Refusal
-from .engine_run import EngineRun
-from .instance import cache_dirs
 from .pages import Pages
 from .perform import Parts, Performer
-from .policy import arguments_of_ours, build_policy
-from .smoke import ask
+from .reload import RESUME, Reloader
 from .supervisor import Supervisor, open_record
-from .watch import Watch
 
 if TYPE_CHECKING:
-    from vllm_supervisor.core.gpu import GpuTable
-
+    from .carry import Carried
     from .instance import Instance
 
 NOTE_EVERY_S = 1.0
 
 
-async def supervise(instance: Instance, *, record_path: Path | None, log_level: str) -> ExitCode:
-    """Run one start of an instance to its end.
+async def supervise(
+    instance: Instance,
+    *,
+    record_path: Path | None,
+    log_level: str,
+    carried: Carried | None = None,
+) -> ExitCode:
+    """Run one start of an instance to its end, or go on with the one that is carried.
 
     Returns:
         The exit code; everything that goes wrong is said on stderr before.
     """
-    loop = asyncio.get_running_loop()
-    unblock_signals()
     become_subreaper()
-    notifier, watchdog, _ = notify.from_environment()
-    journal = logs.is_journal()
-    forwarder = Forwarder(sys.stderr.fileno())
-    log = logs.logger(forwarder.put, journal=journal, level=log_level)
+    outlets = open_outlets(log_level)
     checker = Checker(instance)
-    lock = checker.before_anything() or _take_directories(instance)
+    lock: InstanceLock | Refusal
+    if carried is not None:
+        lock = InstanceLock(carried.lock)
+    else:
+        lock = checker.before_anything() or _take_directories(instance)
     if isinstance(lock, Refusal):
         # Nothing has been written so far, and nothing will be.
-        log.error(lock.sentence)
-        notifier.send(status=lock.sentence)
-        forwarder.close(1.0)
+        outlets.log.error(lock.sentence)
+        outlets.notifier.send(status=lock.sentence)
+        outlets.forwarder.close(1.0)
         return lock.code
     history = History(instance.history_path, keep=instance.settings.history.keep)
     if history.trouble:
-        log.warning(history.trouble)
-    record = _record(record_path, log)
-    past = history.past()
-    version = checker.engine_version()
-    policy = build_policy(
-        instance,
-        past,
-        watchdog_s=watchdog,
-        boot_id=boot_id(),
-        now=time.time(),
-        engine_version=version,
-    )
-    supervisor = Supervisor(policy, record=record)
+        outlets.log.warning(history.trouble)
+    record = _record(record_path, outlets.log)
     failures: list[dict[str, Any]] = []
-    loop.set_exception_handler(lambda _, context: _bug(failures, supervisor, context))
-    start_id = secrets.token_hex(8)
-    gpu, gpu_task = _gpus(instance)
-    processes = Processes(start_id)
-    endpoint = instance.endpoint()
-    http = EngineHttp(
-        endpoint,
-        task=instance.settings.readiness.probe,
-        stranger=lambda: holder(endpoint.port, watch.living()) if endpoint.port else "",
-        answer_timeout_s=instance.settings.readiness.answer_timeout_s,
-    )
+    built = build(instance, outlets, checker, history, record=record, carried=carried)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: _bug(failures, built.supervisor, context))
+    code = await _live(built, outlets, lock, failures, resumed=carried is not None)
+    history.close()
+    if record is not None:
+        record.close()
+    outlets.forwarder.close(2.0)
+    lock.release()
+    return code
 
-    def gpu_table() -> GpuTable | None:
-        if gpu is None:
-            return None
-        if gpu.pid is not None:
-            processes.helpers.add(gpu.pid)
-        return gpu.current()
 
-    environment = instance.engine_environment(os.environ, start_id)
-    watch = Watch(
-        supervisor.put,
-        processes,
-        http,
-        port=endpoint.port,
-        cache_dirs=cache_dirs(environment),
-        gpu_table=gpu_table,
-    )
-    run = EngineRun(loop, supervisor.put, forwarder, journal=journal, secrets=instance.secrets())
-    parts = Parts(
-        instance=instance,
-        put=supervisor.put,
-        log=log,
-        notifier=notifier,
-        history=history,
-        processes=processes,
-        http=http,
-        watch=watch,
-        run=run,
-        start_id=start_id,
-        command=instance.command(instance.settings.engine.model, arguments_of_ours(instance, version)),
-        environment=environment,
-        preflight=lambda: checker.run(gpu_table()),
-        smoke=lambda: ask(http, instance.settings.smoke),
-        gpu_table=gpu_table,
-        dropped=lambda: forwarder.dropped,
-        last_load_s=_last_load(past),
-    )
-    history.begin(
-        began_at=parts.began_wall,
-        boot_id=boot_id(),
-        config_hash=instance.config_hash(),
-        version=__version__,
-        attempt=policy.attempt,
-    )
+async def _live(
+    built: Built, outlets: Outlets, lock: InstanceLock, failures: list[dict[str, Any]], *, resumed: bool
+) -> ExitCode:
+    """Serve, run the loop to its end, and put everything away."""
+    supervisor, parts = built.supervisor, built.parts
     pages = Pages(parts, supervisor)
-    server = HttpServer(instance.settings.metrics.listen, instance.socket_path, pages.gets())
+
+    async def put_away() -> None:
+        noting.cancel()
+        parts.watch.close()
+        await built.gpus.close()
+        await parts.http.close()
+        await server.close()
+
+    reloader = Reloader(supervisor, parts, outlets, argv=own_arguments(), lock=lock.descriptor, before_exec=put_away)
+    parts.reload = reloader.reload
+
+    async def reload_page(_: Any) -> Page:
+        return await pages.reload(reloader)
+
+    instance = parts.instance
+    posts = {"/reload": reload_page}
+    server = HttpServer(instance.settings.metrics.listen, instance.socket_path, pages.gets(), posts)
     supervisor.handle_signals()
+    unblock_signals()
     await server.start()
-    noting = loop.create_task(_note(server, supervisor, history, log))
-    log.info(
-        f"vllm-supervisor {__version__} starts {instance.name} (attempt {policy.attempt} of {policy.max_attempts})"
-    )
+    noting = asyncio.get_running_loop().create_task(_note(server, supervisor, parts.history, outlets.log))
+    _say_hello(built, resumed=resumed)
     gc.collect()
     gc.freeze()
     try:
-        ended = await supervisor.run(Performer(parts))
+        ended = await supervisor.run(Performer(parts), Tick() if resumed else None)
         code = ended.code
     except Exception as error:  # noqa: BLE001 - a bug of ours must not leave an engine behind
         failures.append({"message": "the loop failed", "exception": error})
         code = ExitCode.BUG
     if failures:
         code = await _after_bug(parts, failures)
-    noting.cancel()
-    watch.close()
-    if gpu_task is not None:
-        gpu_task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await gpu_task
-    await http.close()
-    await server.close()
-    history.close()
-    if record is not None:
-        record.close()
-    forwarder.close(2.0)
-    lock.release()
+    await put_away()
+    with contextlib.suppress(asyncio.CancelledError):
+        await noting
     return code
+
+
+def _say_hello(built: Built, *, resumed: bool) -> None:
+    parts, policy = built.parts, built.supervisor.state.policy
+    name = parts.instance.name
+    if resumed:
+        parts.log.info(f"vllm-supervisor {__version__} goes on with {name} (reload {parts.reloads})")
+    else:
+        attempt = f"attempt {policy.attempt} of {policy.max_attempts}"
+        parts.log.info(f"vllm-supervisor {__version__} starts {name} ({attempt})")
+
+
+def own_arguments() -> list[str]:
+    """The arguments of this process, without those of an earlier re-execution."""
+    arguments = sys.argv[1:]
+    if RESUME in arguments:
+        place = arguments.index(RESUME)
+        del arguments[place : place + 2]
+    return arguments
 
 
 def _take_directories(instance: Instance) -> InstanceLock | Refusal:
@@ -197,13 +165,6 @@ def _record(path: Path | None, log: Any) -> TextIO | None:
     except OSError as error:
         log.warning(f"no recording: {path}: {error.strerror}")
         return None
-
-
-def _gpus(instance: Instance) -> tuple[GpuStream | None, asyncio.Task[None] | None]:
-    if instance.settings.engine.device != "cuda":
-        return None, None
-    stream = GpuStream(lambda _: None)
-    return stream, asyncio.get_running_loop().create_task(stream.run())
 
 
 def _bug(failures: list[dict[str, Any]], supervisor: Supervisor, context: dict[str, Any]) -> None:
@@ -243,16 +204,3 @@ async def _note(server: HttpServer, supervisor: Supervisor, history: History, lo
             log.warning(history.trouble)
             history.trouble = ""
         await asyncio.sleep(NOTE_EVERY_S)
-
-
-def _last_load(past: list[Any]) -> float | None:
-    ready = [start.ready_at - start.began_at for start in past if start.ready_at is not None]
-    return ready[-1] if ready else None
-
-
-def boot_id() -> str:
-    """Which boot of the machine this is."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

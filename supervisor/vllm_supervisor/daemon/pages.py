@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import json
 import math
 from collections.abc import Mapping
@@ -11,18 +10,27 @@ from typing import TYPE_CHECKING
 
 from vllm_supervisor.adapters.exposition import CONTENT_TYPE, merge, render
 from vllm_supervisor.adapters.http_server import Handler, Page
+from vllm_supervisor.core.overview import last_failure
 from vllm_supervisor.core.phases import Phase
 
+from .page_html import CSS, HEADERS, SCRIPT, page
+from .trend import EVERY_S, Trend
 from .view import snapshot, status
 
 if TYPE_CHECKING:
     from .perform import Parts
+    from .reload import Reloader
     from .supervisor import Supervisor
 
 ENGINE_EVERY_S = 1.0
 """The engine's page is fetched when we are scraped, and no more often than this."""
 
 RETRY_AFTER_S = 5
+LOOKED_BACK = 20
+"""Starts among which the page looks for the last failure."""
+
+HTML = "text/html; charset=utf-8"
+ANSWER_S = 0.1
 
 
 class Pages:
@@ -34,6 +42,9 @@ class Pages:
         self._engine_page: bytes | None = None
         self._engine_at = float("-inf")
         self._fetching: asyncio.Task[bytes | None] | None = None
+        self._trend = Trend()
+        # Ends with the loop; it only reads.
+        self._sampling = asyncio.get_running_loop().create_task(self._sample())
 
     def gets(self) -> dict[str, Handler]:
         """The pages by path."""
@@ -43,6 +54,8 @@ class Pages:
             "/healthz": self.healthz,
             "/status": self.status,
             "/": self.index,
+            "/app.css": self.style,
+            "/app.js": self.script,
         }
 
     def _status(self) -> dict[str, object]:
@@ -90,18 +103,37 @@ class Pages:
         """Everything as JSON."""
         return Page(json.dumps(self._status(), indent=2).encode() + b"\n", "application/json")
 
+    async def reload(self, reloader: Reloader) -> Page:
+        """POST /reload: 409 with the reason, or 202 right before this image is replaced."""
+        state = self._supervisor.state
+        if state.phase is not Phase.READY:
+            return Page(f"the engine is {state.phase}, not ready\n".encode(), status=409)
+        refused = await reloader.check()
+        if refused:
+            return Page(f"{refused}\n".encode(), status=409)
+        # The answer must be on its way before the image is replaced.
+        asyncio.get_running_loop().call_later(ANSWER_S, reloader.go)
+        return Page(json.dumps({"reloads": self._parts.reloads, "warning": reloader.warning}).encode(), status=202)
+
+    def now(self) -> dict[str, object]:
+        """What /status says at this moment."""
+        return self._status()
+
     async def index(self, _: Mapping[str, str]) -> Page:
         """A page for people."""
-        body = self._status()
-        rows = "".join(
-            f"<tr><th>{html.escape(str(key))}</th><td>{html.escape(str(body[key]))}</td></tr>"
-            for key in ("phase", "status", "progress", "figures", "phases", "fault")
-        )
-        title = html.escape(f"{body['instance']}: {body['phase']}")
-        page = (
-            "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-            f"<meta http-equiv=refresh content=5><title>{title}</title><h1>{title}</h1><table>{rows}</table>"
-            "<p><a href=/metrics>metrics</a> <a href=/status>status as JSON</a></html>"
-        )
-        policy = {"Content-Security-Policy": "default-src 'none'"}
-        return Page(page.encode(), "text/html; charset=utf-8", headers=policy)
+        now = asyncio.get_running_loop().time()
+        failure = last_failure(self._parts.history.rows(LOOKED_BACK))
+        return Page(page(self._status(), self._trend.points(), failure, now), HTML, headers=HEADERS)
+
+    async def style(self, _: Mapping[str, str]) -> Page:
+        """The page's style sheet."""
+        return Page(CSS, "text/css; charset=utf-8")
+
+    async def script(self, _: Mapping[str, str]) -> Page:
+        """The page's script."""
+        return Page(SCRIPT, "text/javascript; charset=utf-8")
+
+    async def _sample(self) -> None:
+        while True:
+            self._trend.add(self._status(), asyncio.get_running_loop().time())
+            await asyncio.sleep(EVERY_S)

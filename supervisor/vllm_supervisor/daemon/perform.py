@@ -70,6 +70,7 @@ class Parts:
     last_load_s: float | None = None
     dropped: Callable[[], int] = lambda: 0
     incident: str = ""
+    reloads: int = 0
 
 
 class Performer:

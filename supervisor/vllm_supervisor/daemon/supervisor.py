@@ -40,21 +40,27 @@ class Supervisor:
     Args:
         policy: What the start is decided by.
         record: Where events are written for `replay`, if anywhere.
+        state: The state to go on from, after a re-execution.
     """
 
     def __init__(
-        self, policy: Policy, *, record: TextIO | None = None, clock: Callable[[], float] | None = None
+        self,
+        policy: Policy,
+        *,
+        record: TextIO | None = None,
+        clock: Callable[[], float] | None = None,
+        state: State | None = None,
     ) -> None:
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
         self._clock = clock or asyncio.get_running_loop().time
         self._record = record
-        self.state: State = initial(policy, self._clock())
+        self.state: State = state or initial(policy, self._clock())
         self.exit: Exit | None = None
         self.note = ""
         """Something of our own that the operator must know; part of STATUS."""
         self._told: tuple[str, tuple[object, ...], float] = ("", (), float("-inf"))
         self._look_now = asyncio.Event()
-        self._ticked_at = self.state.started
+        self._ticked_at = self._clock()
         if record is not None:
             record.write(to_line(policy, self.state.started) + "\n")
 

@@ -23,7 +23,7 @@ STYLES = {
     Standing.FAILED: "bold red",
     Standing.TODO: "dim",
 }
-_SIGNS = {Standing.DONE: "✓", Standing.NOW: "▸", Standing.FAILED: "✗", Standing.TODO: "·"}
+SIGNS = {Standing.DONE: "✓", Standing.NOW: "▸", Standing.FAILED: "✗", Standing.TODO: "·"}
 BAR_WIDTH = 40
 
 
@@ -52,7 +52,7 @@ def view(status: Mapping[str, Any]) -> RenderableType:
         for row in rows:
             _, name, took, usual = phase_cells(row)
             style = STYLES[row.standing]
-            table.add_row(_SIGNS[row.standing], name, Text(took, "yellow" if row.slow else ""), usual, style=style)
+            table.add_row(SIGNS[row.standing], name, Text(took, "yellow" if row.slow else ""), usual, style=style)
         parts += ["", table]
     gpus = status.get("gpus") or []
     if gpus:

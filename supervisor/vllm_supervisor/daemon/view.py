@@ -98,6 +98,7 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
         "since_seconds": round(now - state.since, 3),
         "running_seconds": round(now - state.started, 3),
         "began_at": parts.began_wall,
+        "reloads": parts.reloads,
         "attempt": policy.attempt,
         "max_attempts": policy.max_attempts,
         "model": settings.engine.served_model_name,

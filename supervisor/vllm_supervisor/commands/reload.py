@@ -1,0 +1,60 @@
+"""`reload`: upgrade the supervisor of an instance in place; the engine keeps serving."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from vllm_supervisor.adapters.control import ControlError, NotRunningError, request
+from vllm_supervisor.core.exits import ExitCode
+
+HELP = "re-execute the supervisor (new code, new settings of its own) while the engine keeps serving"
+TRIAL_S = 40.0
+BACK_S = 30.0
+POLL_S = 0.1
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the verb."""
+    parser = subparsers.add_parser("reload", help=HELP, description=HELP.capitalize() + ".")
+    parser.add_argument("instance", nargs="?", default="kimi", metavar="INSTANCE", help="default: kimi")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns when the new image answers; 75 with the reason when the reload was refused."""
+    from vllm_supervisor.daemon.locate import UnknownInstanceError, locate
+
+    try:
+        socket_path = locate(args.instance).socket_path
+    except UnknownInstanceError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.USAGE
+    try:
+        reply = request(socket_path, "/reload", method="POST", timeout_s=TRIAL_S)
+    except NotRunningError:
+        print(f"{args.instance} is not running; start it with `systemctl start {args.instance}`", file=sys.stderr)
+        return ExitCode.USAGE
+    except ControlError as error:
+        print(error, file=sys.stderr)
+        return ExitCode.TRANSIENT
+    if reply.status != 202:
+        print(f"reload refused: {reply.body.decode(errors='replace').strip()}", file=sys.stderr)
+        return ExitCode.TRANSIENT
+    answer = reply.json()
+    until = time.monotonic() + BACK_S
+    while time.monotonic() < until:
+        try:
+            status = request(socket_path, "/status").json()
+        except (NotRunningError, ControlError):
+            status = {}
+        if status.get("reloads", 0) > answer["reloads"]:
+            print(f"{args.instance} is supervised by version {status['version']} now; the engine went on")
+            if answer.get("warning"):
+                print(answer["warning"], file=sys.stderr)
+            return ExitCode.OK
+        time.sleep(POLL_S)
+    print(
+        f"{args.instance} did not come back within {BACK_S:.0f} s; see `journalctl -u {args.instance}`", file=sys.stderr
+    )
+    return ExitCode.BUG

@@ -1,0 +1,200 @@
+"""Putting the parts of a daemon together: everything that one start, or its continuation, works with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from vllm_supervisor import __version__
+from vllm_supervisor.adapters import log as logs
+from vllm_supervisor.adapters import notify
+from vllm_supervisor.adapters.engine_http import EngineHttp
+from vllm_supervisor.adapters.gpu_stream import GpuStream
+from vllm_supervisor.adapters.history import History
+from vllm_supervisor.adapters.output import Forwarder
+from vllm_supervisor.adapters.processes import Processes
+from vllm_supervisor.adapters.sockets import holder
+
+from .engine_run import EngineRun
+from .instance import cache_dirs
+from .perform import Parts
+from .policy import arguments_of_ours, build_policy
+from .smoke import ask
+from .supervisor import Supervisor
+from .watch import Watch
+
+if TYPE_CHECKING:
+    import structlog
+
+    from vllm_supervisor.core.gpu import GpuTable
+    from vllm_supervisor.core.policy import Policy
+    from vllm_supervisor.core.retry import PastStart
+
+    from .carry import Carried
+    from .checker import Checker
+    from .instance import Instance
+
+
+@dataclass(slots=True)
+class Outlets:
+    """Where we speak: systemd, the journal, the log.
+
+    Attributes:
+        variables: What systemd gave to its main process; a re-execution puts it back.
+    """
+
+    notifier: notify.Notifier
+    watchdog_s: float | None
+    variables: dict[str, str]
+    forwarder: Forwarder
+    journal: bool
+    log: structlog.typing.FilteringBoundLogger
+
+
+def open_outlets(log_level: str) -> Outlets:
+    """Take systemd's variables out of the environment and open our own log."""
+    notifier, watchdog, variables = notify.from_environment()
+    journal = logs.is_journal()
+    forwarder = Forwarder(sys.stderr.fileno())
+    log = logs.logger(forwarder.put, journal=journal, level=log_level)
+    return Outlets(notifier, watchdog, variables, forwarder, journal, log)
+
+
+class Gpus:
+    """The GPU sampler of a daemon; there is none where no GPU is expected."""
+
+    def __init__(self, instance: Instance, processes: Processes) -> None:
+        self._processes = processes
+        self._stream: GpuStream | None = None
+        self._task: asyncio.Task[None] | None = None
+        if instance.settings.engine.device == "cuda":
+            self._stream = GpuStream(lambda _: None)
+            self._task = asyncio.get_running_loop().create_task(self._stream.run())
+
+    def table(self) -> GpuTable | None:
+        """What is known now; None where no GPU is expected."""
+        if self._stream is None:
+            return None
+        if self._stream.pid is not None:
+            self._processes.helpers.add(self._stream.pid)
+        return self._stream.current()
+
+    async def close(self) -> None:
+        """End the sampler."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+
+@dataclass(slots=True)
+class Built:
+    """A daemon that can run."""
+
+    supervisor: Supervisor
+    parts: Parts
+    gpus: Gpus
+    past: list[PastStart]
+
+
+def build(
+    instance: Instance,
+    outlets: Outlets,
+    checker: Checker,
+    history: History,
+    *,
+    record: TextIO | None,
+    carried: Carried | None = None,
+) -> Built:
+    """Everything for one start; with `carried`, for going on with a start that another image began."""
+    past = history.past()
+    version = checker.engine_version()
+    policy = _policy(instance, outlets, past, version)
+    supervisor = Supervisor(policy, record=record, state=carried.resumed(policy) if carried else None)
+    start_id = carried.start_id if carried else secrets.token_hex(8)
+    processes = Processes(start_id)
+    gpus = Gpus(instance, processes)
+    endpoint = instance.endpoint()
+    http = EngineHttp(
+        endpoint,
+        task=carried.task if carried else instance.settings.readiness.probe,
+        stranger=lambda: holder(endpoint.port, watch.living()) if endpoint.port else "",
+        answer_timeout_s=instance.settings.readiness.answer_timeout_s,
+    )
+    environment = instance.engine_environment(os.environ, start_id)
+    watch = Watch(
+        supervisor.put,
+        processes,
+        http,
+        port=endpoint.port,
+        cache_dirs=cache_dirs(environment),
+        gpu_table=gpus.table,
+    )
+    run = EngineRun(
+        asyncio.get_running_loop(),
+        supervisor.put,
+        outlets.forwarder,
+        journal=outlets.journal,
+        secrets=instance.secrets(),
+    )
+    parts = Parts(
+        instance=instance,
+        put=supervisor.put,
+        log=outlets.log,
+        notifier=outlets.notifier,
+        history=history,
+        processes=processes,
+        http=http,
+        watch=watch,
+        run=run,
+        start_id=start_id,
+        command=instance.command(instance.settings.engine.model, arguments_of_ours(instance, version)),
+        environment=environment,
+        preflight=lambda: checker.run(gpus.table()),
+        smoke=lambda: ask(http, instance.settings.smoke),
+        gpu_table=gpus.table,
+        dropped=lambda: outlets.forwarder.dropped,
+        last_load_s=_last_load(past),
+    )
+    if carried is None:
+        history.begin(
+            began_at=parts.began_wall,
+            boot_id=boot_id(),
+            config_hash=instance.config_hash(),
+            version=__version__,
+            attempt=policy.attempt,
+        )
+    else:
+        carried.restore(parts, outlets)
+    return Built(supervisor, parts, gpus, past)
+
+
+def _policy(instance: Instance, outlets: Outlets, past: list[PastStart], version: str) -> Policy:
+    return build_policy(
+        instance,
+        past,
+        watchdog_s=outlets.watchdog_s,
+        boot_id=boot_id(),
+        now=time.time(),
+        engine_version=version,
+    )
+
+
+def _last_load(past: list[Any]) -> float | None:
+    ready = [start.ready_at - start.began_at for start in past if start.ready_at is not None]
+    return ready[-1] if ready else None
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

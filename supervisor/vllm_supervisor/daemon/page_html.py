@@ -1,0 +1,240 @@
+"""The page for people at `/`: what /status says, readable at a glance.
+
+One rendering serves everybody: without scripts the page is fetched again as a whole, with scripts
+only the parts that changed are put in place. Nothing comes from elsewhere and nothing is inline.
+"""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from vllm_supervisor.core.overview import COMPARED, PhaseRow, Standing, phase_rows, slower
+from vllm_supervisor.core.plain import ago, serving
+from vllm_supervisor.core.words import duration, size
+
+from .page_svg import bar, chart
+from .trend import KEPT_S, Point
+
+_ASSETS = files("vllm_supervisor.daemon") / "assets"
+CSS = (_ASSETS / "app.css").read_bytes()
+SCRIPT = (_ASSETS / "app.js").read_bytes()
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+REFRESH_S = 5
+_FIGURES = {
+    "weights_gib": "weights a GPU (GiB)",
+    "load_seconds": "loading took (s)",
+    "kv_cache_gib": "KV cache a GPU (GiB)",
+    "kv_cache_tokens": "KV cache (tokens)",
+    "kv_cache_dtype": "KV cache type",
+    "max_model_len": "longest context (tokens)",
+    "max_concurrency": "requests of that length at once",
+    "attention_backend": "attention backend",
+    "quantization": "quantisation",
+    "architecture": "architecture",
+    "tensor_parallel_size": "tensor parallel",
+    "engine_version": "engine version",
+    "nccl_version": "NCCL version",
+}
+
+
+def mood(status: Mapping[str, Any]) -> tuple[str, str]:
+    """A class and a word for the state as a whole."""
+    phase = str(status["phase"])
+    if phase == "ready":
+        if (status.get("liveness") or {}).get("hung"):
+            return "bad", "hung"
+        return ("bad", "degraded") if str(status["status"]).startswith("Degraded") else ("good", "ready")
+    if phase == "failed":
+        return "bad", "failed"
+    return ("warn", phase) if phase in {"waiting", "draining", "stopping", "stopped"} else ("busy", phase)
+
+
+def page(status: Mapping[str, Any], points: Sequence[Point], failure: Mapping[str, Any] | None, now: float) -> bytes:
+    """The whole page.
+
+    Args:
+        status: What /status says.
+        points: The last minutes of serving.
+        failure: The newest failed start of the history, as the history has it.
+        now: Monotonic seconds, as the points are.
+    """
+    tone, word = mood(status)
+    name = _text(status["instance"])
+    cards = [_start(status), _serving(status, points, now), _gpus(status), _failure(status, failure), _details(status)]
+    body = "".join(f'<section id="{card_id}" class="card" data-live>{text}</section>' for card_id, text in cards)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<noscript><meta http-equiv="refresh" content="{REFRESH_S}"></noscript>'
+        f"<title>{name}: {_text(word)}</title>"
+        '<link rel="icon" href="data:,"><link rel="stylesheet" href="/app.css">'
+        '<script src="/app.js" defer></script></head><body>'
+        '<a class="skip" href="#main">Skip to the state</a>'
+        f'<header><h1>{name} <span id="badge" class="badge {tone}" role="status" data-live>{_text(word)}</span></h1>'
+        f'<p id="sentence" class="sentence" data-live>{_text(status["status"])}</p>'
+        '<p id="stale" class="stale" role="alert" hidden>The supervisor does not answer; what you see is old.</p>'
+        f'</header><main id="main">{body}</main>'
+        '<footer><nav aria-label="For programs"><a href="/metrics">metrics</a> <a href="/status">status as JSON</a> '
+        f'<a href="/readyz">readiness</a></nav><p>vllm-supervisor {_text(status["version"])}</p></footer></body></html>\n'
+    ).encode()
+
+
+def _start(status: Mapping[str, Any]) -> tuple[str, str]:
+    rows = phase_rows(status)
+    scale = max((max(row.seconds or 0.0, row.usual or 0.0) for row in rows), default=0.0) or 1.0
+    late = slower(status.get("phases") or {}, status.get("expected") or {}, COMPARED)
+    lines = "".join(_phase(row, scale) for row in rows)
+    attempt = ""
+    if (status.get("attempt") or 1) > 1:
+        attempt = f"<p>Attempt {status['attempt']} of {status['max_attempts']}.</p>"
+    return "start", (
+        f"<h2>Start</h2>{_progress(status)}{attempt}"
+        + (f'<p class="note">So far {_text(late)}.</p>' if late else "")
+        + '<table class="phases"><thead><tr><th scope="col">phase</th><th scope="col">took</th>'
+        f'<th scope="col">usual</th><td></td></tr></thead><tbody>{lines}</tbody></table>'
+    )
+
+
+def _progress(status: Mapping[str, Any]) -> str:
+    ratio = status.get("progress")
+    if ratio is None or status["ready"]:
+        return ""
+    parts = [f"{ratio:.0%}".replace("%", " %")]
+    shards = status.get("shards")
+    if shards and status["phase"] == "loading-weights":
+        parts.append(f"shard {shards['loaded']:.0f} of {shards['total']:.0f}")
+    if status.get("eta_seconds") is not None:
+        parts.append(f"about {duration(status['eta_seconds'])} left")
+    parts.append(f"{duration(status.get('running_seconds') or 0.0)} so far")
+    return (
+        f'<progress value="{ratio:.4f}" max="1" aria-label="progress of the start">{parts[0]}</progress>'
+        f'<p class="figures">{_text(", ".join(parts))}</p>'
+    )
+
+
+def _phase(row: PhaseRow, scale: float) -> str:
+    took = duration(row.seconds) if row.seconds is not None else ""
+    usual = duration(row.usual) if row.usual is not None else ""
+    words = {Standing.DONE: "", Standing.NOW: "now", Standing.FAILED: "failed here", Standing.TODO: "to come"}
+    label = f"{row.phase}: {took or 'not yet'}" + (f", usually {usual}" if usual else "")
+    tone = "slow" if row.slow else row.standing.name.lower()
+    mark = row.usual / scale if row.usual is not None else None
+    drawn = bar(label, [(tone, (row.seconds or 0.0) / scale)], mark)
+    note = words[row.standing] or ("slow" if row.slow else "")
+    if row.slow and row.standing is Standing.NOW:
+        note = "now, slow"
+    current = ' aria-current="step"' if row.standing is Standing.NOW else ""
+    shown = f' <span class="tag {tone}">{note}</span>' if note else ""
+    return (
+        f'<tr class="{row.standing.name.lower()}"{current}><th scope="row">{row.phase}{shown}</th>'
+        f"<td>{took}</td><td>{usual}</td><td>{drawn}</td></tr>"
+    )
+
+
+def _serving(status: Mapping[str, Any], points: Sequence[Point], now: float) -> tuple[str, str]:
+    said = serving(status)
+    if not status["ready"] and not points:
+        return "serving", "<h2>Serving</h2><p>Nothing yet: the model cannot answer.</p>"
+    tokens = [("generation", [(point.at - now, point.generation) for point in points])]
+    requests = [
+        ("running", [(point.at - now, point.running) for point in points]),
+        ("waiting", [(point.at - now, point.waiting) for point in points]),
+    ]
+    smoke = status.get("smoke")
+    asked = ""
+    if smoke:
+        asked = f'<p class="{"" if smoke["passed"] else "problem"}">Smoke test: {_text(smoke["verdict"])}</p>'
+    return "serving", (
+        f"<h2>Serving</h2><p>{_text(said or 'no figures from the engine')}</p>"
+        f"<figure>{chart(f'tokens generated a second: {said}', tokens, KEPT_S)}"
+        "<figcaption>tokens generated a second</figcaption></figure>"
+        f"<figure>{chart(f'requests: {said}', requests, KEPT_S)}"
+        '<figcaption>requests: <span class="key running">running</span> <span class="key waiting">waiting</span>'
+        f"</figcaption></figure>{asked}"
+    )
+
+
+def _gpus(status: Mapping[str, Any]) -> tuple[str, str]:
+    gpus = status.get("gpus") or []
+    if not gpus:
+        return "gpus", "<h2>GPUs</h2><p>None is read here.</p>"
+    return "gpus", f'<h2>GPUs</h2><ul class="gpus">{"".join(_gpu(gpu) for gpu in gpus)}</ul>'
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    used, total, ours = gpu.get("memory_used_bytes"), gpu.get("memory_total_bytes"), gpu.get("engine_bytes")
+    title = f"<strong>GPU {gpu['index']}</strong> <span>{_text(gpu.get('name') or '')}</span>"
+    if used is None or not total:
+        return f'<li>{title}<p class="problem">It does not answer.</p></li>'
+    words = f"{size(used)} of {size(total)} used"
+    if ours is not None:
+        words += f", {size(ours)} by the engine"
+    parts = (
+        [("engine", ours / total), ("others", max(used - ours, 0) / total)]
+        if ours is not None
+        else [("others", used / total)]
+    )
+    more = []
+    for key, shown in (
+        ("utilization_ratio", lambda value: f"{value * 100:.0f} % busy"),
+        ("power_watts", lambda value: f"{value:.0f} W"),
+        ("temperature_celsius", lambda value: f"{value:.0f} °C"),
+    ):
+        if gpu.get(key) is not None:
+            more.append(shown(gpu[key]))
+    return f"<li>{title}{bar(words, parts)}<p>{words}</p><p>{', '.join(more)}</p></li>"
+
+
+def _failure(status: Mapping[str, Any], failure: Mapping[str, Any] | None) -> tuple[str, str]:
+    fault = status.get("fault")
+    if fault:
+        evidence = f"<pre>{_text(fault['evidence'])}</pre>" if fault["evidence"] else ""
+        advice = f'<p class="advice">{_text(fault["advice"])}</p>' if fault["advice"] else ""
+        return "failure", (
+            f'<h2>This start fails</h2><p class="problem"><strong>{_text(fault["reason"])}</strong> '
+            f"({_text(fault['class'])}) in {_text(fault['phase'])}: {_text(fault['summary'])}</p>{evidence}{advice}"
+        )
+    if failure is None:
+        return "failure", "<h2>Last failure</h2><p>None is remembered.</p>"
+    ended = failure.get("ended_at") or failure["began_at"]
+    saved = f"<p>Saved: <code>{_text(failure['incident'])}</code></p>" if failure.get("incident") else ""
+    return "failure", (
+        f"<h2>Last failure</h2><p><strong>{_text(failure.get('reason') or 'unknown')}</strong> "
+        f"({_text(failure.get('class') or 'unknown')}), {ago(ended, time.time())} ago</p>"
+        f'<p class="advice">{_text(failure.get("sentence") or "It ended without a word.")}</p>{saved}'
+    )
+
+
+def _details(status: Mapping[str, Any]) -> tuple[str, str]:
+    figures = status.get("figures") or {}
+    pairs = [("model", status.get("model")), ("address", status.get("url"))]
+    pairs += [(title, _figure(figures[name])) for name, title in _FIGURES.items() if name in figures]
+    pairs += [("engine processes", len((status.get("engine") or {}).get("processes") or {}))]
+    pairs += [("warning", warning) for warning in status.get("warnings") or []]
+    return "details", (
+        "<h2>Details</h2><dl>"
+        + "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in pairs)
+        + "</dl>"
+    )
+
+
+def _figure(value: Any) -> str:
+    return f"{value:,.10g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value), quote=True)

@@ -1,0 +1,140 @@
+"""Upgrade in place: the same process, a new image; the engine, its requests and its output go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from process.harness import SOURCE, Daemon, http_get, write_config
+
+
+def reload(daemon: Daemon) -> subprocess.CompletedProcess[str]:
+    """`vllm-supervisor reload`, as ExecReload= calls it."""
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "RUNTIME_DIRECTORY": str(daemon.runtime)}
+    command = [sys.executable, "-m", "vllm_supervisor", "reload", str(daemon.config)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def ready(tmp_path: Path, **fake) -> Daemon:
+    config = write_config(tmp_path, fake, smoke={"on_start": "off"})
+    return Daemon(config, tmp_path)
+
+
+def runs(daemon: Daemon) -> bool:
+    text = http_get(daemon.engine_port, "/metrics").text
+    return any(line.startswith("vllm:num_requests_running") and not line.endswith(" 0.0") for line in text.splitlines())
+
+
+def test_a_reload_keeps_process_engine_counters_and_requests(tmp_path: Path) -> None:
+    with ready(tmp_path, token_delay=0.05) as daemon:
+        before = daemon.wait_phase("ready")
+        said = len(daemon.notify.messages)
+        answers: list[bytes] = []
+
+        def long_request() -> None:
+            body = {"model": "kimi", "prompt": "Hi", "max_tokens": 60}
+            answers.append(http_get(daemon.engine_port, "/v1/completions", post=body, timeout=60).body)
+
+        asking = threading.Thread(target=long_request)
+        asking.start()
+        daemon.wait(lambda: runs(daemon), "the request runs")
+        done = reload(daemon)
+        assert done.returncode == 0, done.stderr + daemon.log()
+        after = daemon.wait_phase("ready")
+        asking.join(60)
+        assert answers
+        assert b"finish_reason" in answers[0]
+        assert after["reloads"] == 1
+        assert after["engine"]["pid"] == before["engine"]["pid"]
+        assert after["began_at"] == before["began_at"]
+        assert after["figures"] == before["figures"]
+        assert after["phases"]["loading-weights"] == before["phases"]["loading-weights"]
+        assert daemon.process.poll() is None
+        told = daemon.notify.messages[said:]
+        assert not [m for _, m in told if "READY" in m or "STOPPING" in m], told
+        # Output is read on, and the end is noticed and judged by the new image.
+        daemon.control("emit", text="a line after the reload\n")
+        daemon.wait(lambda: "a line after the reload" in daemon.log(), "output after the reload")
+        daemon.sigterm()
+        assert daemon.wait_exit() == 0
+        assert daemon.log().count("stopped on request") == 1
+
+
+def test_no_line_is_lost_over_a_reload(tmp_path: Path) -> None:
+    with ready(tmp_path) as daemon:
+        daemon.wait_phase("ready")
+        count = 20_000
+        stop = threading.Event()
+        sent: list[int] = []
+
+        def talk() -> None:
+            number = 0
+            while not stop.is_set() and number < count:
+                daemon.control("emit", text="".join(f"numbered line {n} end\n" for n in range(number, number + 20)))
+                number += 20
+            sent.append(number)
+
+        talking = threading.Thread(target=talk)
+        talking.start()
+        assert reload(daemon).returncode == 0, daemon.log()
+        daemon.wait_phase("ready")
+        stop.set()
+        talking.join(30)
+        daemon.wait(lambda: f"numbered line {sent[0] - 1} end" in daemon.log(), "the last line")
+        found = [line for line in daemon.log().splitlines() if line.startswith("numbered line")]
+        assert found == [f"numbered line {n} end" for n in range(sent[0])]
+
+
+def test_a_worker_death_after_a_reload_is_noticed(tmp_path: Path) -> None:
+    with ready(tmp_path) as daemon:
+        daemon.wait_phase("ready")
+        assert reload(daemon).returncode == 0, daemon.log()
+        daemon.wait_phase("ready")
+        daemon.wait(lambda: "worker" in daemon.status()["engine"]["processes"].values(), "the worker is seen")
+        daemon.control("die", worker=0)
+        assert daemon.wait_exit() == 75, daemon.log()
+        assert not daemon.descendants()
+
+
+def test_a_broken_configuration_refuses_the_reload_and_nothing_changes(tmp_path: Path) -> None:
+    with ready(tmp_path) as daemon:
+        daemon.wait_phase("ready")
+        good = daemon.config.read_text()
+        daemon.config.write_text(good + "\n[livenes]\nmode = 1\n")
+        done = reload(daemon)
+        assert done.returncode == 75, done
+        assert "livenes: unknown key; did you mean liveness?" in done.stderr
+        assert daemon.status()["reloads"] == 0
+        daemon.config.write_text(good)
+        assert reload(daemon).returncode == 0, daemon.log()
+
+
+def test_new_settings_of_ours_hold_and_the_engines_wait_for_the_next_restart(tmp_path: Path) -> None:
+    with ready(tmp_path) as daemon:
+        before = daemon.wait_phase("ready")
+        text = daemon.config.read_text().replace('"served_model_name" = "kimi"', '"served_model_name" = "other"')
+        daemon.config.write_text(text + "\n[liveness]\nhang_after_s = 77\n")
+        done = reload(daemon)
+        assert done.returncode == 0, done.stderr
+        assert "takes effect at the next restart of the engine: engine.served_model_name" in done.stderr
+        assert daemon.wait_phase("ready")["model"] == before["model"] == "kimi"
+
+
+def test_a_reload_before_ready_is_refused(tmp_path: Path) -> None:
+    config = write_config(tmp_path, {"pace": "manual"}, smoke={"on_start": "off"})
+    with Daemon(config, tmp_path) as daemon:
+        daemon.wait_phase("launching", "configuring")
+        done = reload(daemon)
+        assert done.returncode == 75
+        assert "not ready" in done.stderr
+
+
+def test_a_stop_right_after_a_reload_is_heard(tmp_path: Path) -> None:
+    with ready(tmp_path) as daemon:
+        daemon.wait_phase("ready")
+        assert reload(daemon).returncode == 0
+        daemon.sigterm()
+        assert daemon.wait_exit() == 0, daemon.log()
