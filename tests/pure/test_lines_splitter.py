@@ -23,7 +23,7 @@ def test_a_line_without_end_stays_small_and_is_counted_once():
     splitter = Splitter()
     for _ in range(100):
         assert splitter.feed(b"x" * 100_000) == []
-        assert len(splitter._pending) <= MAX_LINE
+        assert len(splitter.pending) <= MAX_LINE
     lines = splitter.feed(b"tail\nnext\n")
     assert [len(line) for line in lines] == [MAX_LINE, 4]
     assert lines[1] == "next"
@@ -34,3 +34,10 @@ def test_a_line_of_exactly_the_limit_is_whole():
     splitter = Splitter(limit=4)
     assert splitter.feed(b"abcd\nabcde\n") == ["abcd", "abcd"]
     assert splitter.cut == 1
+
+
+def test_another_splitter_goes_on_with_what_is_pending():
+    first, second = Splitter(), Splitter()
+    assert first.feed("eins\nzw\u00f6".encode()[:-1]) == ["eins"]
+    second.feed(first.pending)
+    assert second.feed("\u00f6".encode()[-1:] + b"lf\n") == ["zw\u00f6lf"]

@@ -204,11 +204,6 @@ class Splitter:
         self._dropping = False
         self.cut = 0
 
-    @property
-    def pending(self) -> bytes:
-        """The begin of a line whose end has not come; feeding it to a new splitter goes on from here."""
-        return bytes(self._pending)
-
     def feed(self, data: bytes) -> list[str]:
         """Take the next piece of the stream and give back the lines that it completes.
 
