@@ -27,6 +27,7 @@ from .exits import ExitCode, exit_code
 from .phases import BEFORE_ENGINE, LOADING, SETTLED, Phase
 from .policy import EXTEND_EVERY_S
 from .state import State, StopStep
+from .words import size
 
 Result = tuple[State, tuple[Effect, ...]]
 
@@ -127,9 +128,9 @@ def stop_requested(state: State, event: StopRequested, now: float) -> Result:
 
 def _drain(state: State, now: float) -> Result:
     policy = state.policy
-    begin: tuple[Effect, ...] = (NotifyStopping(), NotifyExtend(policy.drain_s + EXTEND_STOP_S))
     if policy.drain_s <= 0:
-        return _terminate(replace(state, stop_step=StopStep.DRAIN), now, begin)
+        return _terminate(replace(state, stop_step=StopStep.DRAIN), now, (NotifyStopping(),))
+    begin: tuple[Effect, ...] = (NotifyStopping(), NotifyExtend(policy.drain_s + EXTEND_STOP_S))
     state = replace(state.enter(Phase.DRAINING, now, now + policy.drain_s), stop_step=StopStep.DRAIN)
     if policy.engine_drains:
         # vLLM finishes what runs and answers new requests with 500 meanwhile (F3.2).
@@ -193,12 +194,12 @@ def swept(state: State, event: Swept, now: float) -> Result:
     """A look at what is left."""
     if state.stop_step is not StopStep.SWEEP:
         return state, ()
-    state = replace(state, survivors=event.alive)
-    if not event.alive and not event.gpu_bytes:
+    left = event.alive or ((f"{size(event.gpu_bytes)} of GPU memory",) if event.gpu_bytes else ())
+    state = replace(state, survivors=left)
+    if not left:
         return _finish(state, now)
     if state.deadline is not None and now >= state.deadline:
-        left = "; ".join(event.alive) or f"{event.gpu_bytes} bytes of GPU memory"
-        note = Log("error", f"still there {SWEEP_S:.0f} s after SIGKILL, a reboot is needed: {left}")
+        note = Log("error", f"still there {SWEEP_S:.0f} s after SIGKILL, a reboot is needed: {'; '.join(left)}")
         finished, effects = _finish(state, now)
         return finished, (note, *effects)
     return state, (KillEngine(), Sweep())
@@ -226,7 +227,7 @@ def tick(state: State, now: float) -> Result:
         case StopStep.INCIDENT:
             return incident_saved(state, now)
         case StopStep.SWEEP:
-            return swept(state, Swept(alive=state.survivors or ("unknown",)), now)
+            return swept(state, Swept(alive=state.survivors or ("processes that could not be looked for",)), now)
         case StopStep.NONE:
             return state, ()
 
