@@ -74,7 +74,7 @@ def page(status: Mapping[str, Any], points: Sequence[Point], failure: Mapping[st
     """
     tone, word = mood(status)
     name = _text(status["instance"])
-    cards = [_start(status), _serving(status, points, now), _gpus(status), _failure(status, failure), _details(status)]
+    cards = [_start(status), _serving(status, points, now), _failure(status, failure), _gpus(status), _details(status)]
     body = "".join(f'<section id="{card_id}" class="card" data-live>{text}</section>' for card_id, text in cards)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -89,7 +89,8 @@ def page(status: Mapping[str, Any], points: Sequence[Point], failure: Mapping[st
         '<p id="stale" class="stale" role="alert" hidden>The supervisor does not answer; what you see is old.</p>'
         f'</header><main id="main">{body}</main>'
         '<footer><nav aria-label="For programs"><a href="/metrics">metrics</a> <a href="/status">status as JSON</a> '
-        f'<a href="/readyz">readiness</a></nav><p>vllm-supervisor {_text(status["version"])}</p></footer></body></html>\n'
+        f'<a href="/readyz">readiness</a></nav><p>vllm-supervisor {_text(status["version"])}</p></footer>'
+        "</body></html>\n"
     ).encode()
 
 
@@ -172,30 +173,32 @@ def _gpus(status: Mapping[str, Any]) -> tuple[str, str]:
     gpus = status.get("gpus") or []
     if not gpus:
         return "gpus", "<h2>GPUs</h2><p>None is read here.</p>"
-    return "gpus", f'<h2>GPUs</h2><ul class="gpus">{"".join(_gpu(gpu) for gpu in gpus)}</ul>'
+    names = {str(gpu.get("name") or "") for gpu in gpus}
+    # Eight times the same name would be most of what there is to read.
+    common = names.pop() if len(names) == 1 else ""
+    title = f"GPUs: {len(gpus)} × {_text(common)}" if common else "GPUs"
+    return "gpus", f'<h2>{title}</h2><ul class="gpus">{"".join(_gpu(gpu, named=not common) for gpu in gpus)}</ul>'
 
 
-def _gpu(gpu: Mapping[str, Any]) -> str:
+def _gpu(gpu: Mapping[str, Any], *, named: bool) -> str:
     used, total, ours = gpu.get("memory_used_bytes"), gpu.get("memory_total_bytes"), gpu.get("engine_bytes")
-    title = f"<strong>GPU {gpu['index']}</strong> <span>{_text(gpu.get('name') or '')}</span>"
+    title = f"<strong>GPU {gpu['index']}</strong>"
+    if named:
+        title += f" <span>{_text(gpu.get('name') or '')}</span>"
     if used is None or not total:
         return f'<li>{title}<p class="problem">It does not answer.</p></li>'
-    words = f"{size(used)} of {size(total)} used"
+    words = f"{size(used)} of {size(total)}"
     if ours is not None:
-        words += f", {size(ours)} by the engine"
+        words += f", engine {size(ours)}"
     parts = (
         [("engine", ours / total), ("others", max(used - ours, 0) / total)]
         if ours is not None
         else [("others", used / total)]
     )
-    more = []
-    for key, shown in (
-        ("utilization_ratio", lambda value: f"{value * 100:.0f} % busy"),
-        ("power_watts", lambda value: f"{value:.0f} W"),
-        ("temperature_celsius", lambda value: f"{value:.0f} °C"),
-    ):
-        if gpu.get(key) is not None:
-            more.append(shown(gpu[key]))
+    busy, power, heat = (gpu.get(key) for key in ("utilization_ratio", "power_watts", "temperature_celsius"))
+    more = [f"{busy * 100:.0f} % busy"] if busy is not None else []
+    more += [f"{power:.0f} W"] if power is not None else []
+    more += [f"{heat:.0f} °C"] if heat is not None else []
     return f"<li>{title}{bar(words, parts)}<p>{words}</p><p>{', '.join(more)}</p></li>"
 
 
@@ -233,7 +236,7 @@ def _details(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _figure(value: Any) -> str:
-    return f"{value:,.10g}" if isinstance(value, (int, float)) else str(value)
+    return f"{round(value, 2):,.10g}" if isinstance(value, (int, float)) else str(value)
 
 
 def _text(value: Any) -> str:

@@ -64,10 +64,10 @@ def chart(label: str, series: Sequence[tuple[str, Series]], seconds: float) -> s
 
 
 def ceiling(value: float) -> float:
-    """The next round figure: 1, 2 or 5 times a power of ten; at least 1."""
+    """The next round figure, so that the highest value is well up in the chart; at least 1."""
     step = 1.0
     while True:
-        for factor in (1.0, 2.0, 5.0):
+        for factor in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0):
             if step * factor >= value:
                 return step * factor
         step *= 10.0
