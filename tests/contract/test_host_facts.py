@@ -47,6 +47,16 @@ def test_what_another_user_may_read(open_tree, mode, readable):
     assert host.unreadable([path], NOBODY) == (() if readable else (str(path),))
 
 
+def test_a_group_may_what_its_bits_say(open_tree):
+    path = open_tree / "f"
+    path.write_text("x")
+    path.chmod(0o640)
+    os.chown(path, -1, 65534)
+    assert host.allowed(path, NOBODY, os.R_OK)
+    path.chmod(0o604)
+    assert not host.allowed(path, NOBODY, os.R_OK), "the group's bits count before everybody's"
+
+
 def test_a_closed_directory_on_the_way_closes_all_below(open_tree):
     (open_tree / "d").mkdir()
     (open_tree / "d" / "f").write_text("x")

@@ -46,6 +46,8 @@ def test_a_good_header():
         ({"a": entry(0, 4)}, 6, "2 bytes longer"),
         ({"a": entry(0, 4, dtype="X7")}, 4, "unknown dtype 'X7'"),
         ({"a": entry(0, 4, shape=[3])}, 4, "not what BF16"),
+        ({"a": entry(0, 4), "b": entry(4, 10, shape=[2])}, 10, "not what BF16"),
+        ({"a": entry(0, 4), "b": entry(4, 6, shape=[2])}, 6, "not what BF16"),
         ({"a": entry(4, 0, shape=[2])}, 4, "not what"),
         ({"a": entry(0, 4, shape=[-2])}, 4, "proper"),
         ({"a": entry(0, 4, shape=[True])}, 4, "proper"),
