@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "supervisor"), str(ROOT / "tests")]
 
-from lab.situations import FAILURE, SITUATIONS, trend
+from lab.situations import FAILURE, SITUATIONS, trend  # noqa: E402 - only importable from here on
 
 DESK, PHONE = (1280, 1500), (390, 2600)
 BROWSER_S = 60.0

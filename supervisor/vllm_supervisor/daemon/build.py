@@ -26,6 +26,7 @@ from .engine_run import EngineRun
 from .instance import cache_dirs
 from .perform import Parts
 from .policy import arguments_of_ours, build_policy
+from .progress import Display, display_for
 from .smoke import ask
 from .supervisor import Supervisor
 from .watch import Watch
@@ -56,15 +57,22 @@ class Outlets:
     forwarder: Forwarder
     journal: bool
     log: structlog.typing.FilteringBoundLogger
+    display: Display
+
+    def close(self, within_s: float) -> None:
+        """Write what waits, for at most `within_s` seconds, and take the display away."""
+        self.forwarder.close(within_s)
+        self.display.close()
 
 
 def open_outlets(log_level: str) -> Outlets:
     """Take systemd's variables out of the environment and open our own log."""
+    display = display_for(sys.stderr.fileno(), os.environ)
     notifier, watchdog, variables = notify.from_environment()
     journal = logs.is_journal()
-    forwarder = Forwarder(sys.stderr.fileno())
+    forwarder = Forwarder(display.fileno())
     log = logs.logger(forwarder.put, journal=journal, level=log_level)
-    return Outlets(notifier, watchdog, variables, forwarder, journal, log)
+    return Outlets(notifier, watchdog, variables, forwarder, journal, log, display)
 
 
 class Gpus:
@@ -155,9 +163,9 @@ def build(
         watch=watch,
         run=run,
         start_id=start_id,
-        command=instance.command(instance.settings.engine.model, arguments_of_ours(instance, version)),
+        command=lambda: instance.command(checker.model, arguments_of_ours(instance, version)),
         environment=environment,
-        preflight=lambda: checker.run(gpus.table()),
+        preflight=checker.run,
         smoke=lambda: ask(http, instance.settings.smoke),
         gpu_table=gpus.table,
         dropped=lambda: outlets.forwarder.dropped,

@@ -57,7 +57,7 @@ async def supervise(
         # Nothing has been written so far, and nothing will be.
         outlets.log.error(lock.sentence)
         outlets.notifier.send(status=lock.sentence)
-        outlets.forwarder.close(1.0)
+        outlets.close(1.0)
         return lock.code
     history = History(instance.history_path, keep=instance.settings.history.keep)
     if history.trouble:
@@ -70,7 +70,7 @@ async def supervise(
     history.close()
     if record is not None:
         record.close()
-    outlets.forwarder.close(2.0)
+    outlets.close(2.0)
     lock.release()
     return code
 
@@ -84,6 +84,7 @@ async def _live(
 
     async def put_away() -> None:
         noting.cancel()
+        showing.cancel()
         parts.watch.close()
         await built.gpus.close()
         await parts.http.close()
@@ -102,6 +103,7 @@ async def _live(
     unblock_signals()
     await server.start()
     noting = asyncio.get_running_loop().create_task(_note(server, supervisor, parts.history, outlets.log))
+    showing = asyncio.get_running_loop().create_task(outlets.display.keep_showing(pages.now))
     _say_hello(built, resumed=resumed)
     gc.collect()
     gc.freeze()

@@ -10,13 +10,14 @@ and, in turn, the forwarder, which then drops and counts; it never blocks the lo
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import os
 import select
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -38,14 +39,11 @@ LEAST_ROWS, LEAST_COLUMNS = 12, 40
 class Display(Protocol):
     """What a run in the foreground shows besides the output."""
 
-    live: bool
-    """Whether anybody sees updates."""
-
     def fileno(self) -> int:
         """Where all output is to be written."""
 
-    def update(self, status: Mapping[str, Any]) -> None:
-        """Show this, as /status says it."""
+    async def keep_showing(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        """Show what `status` gives, until cancelled."""
 
     def close(self) -> None:
         """Take the display away; output that was written before is shown."""
@@ -54,8 +52,6 @@ class Display(Protocol):
 class NoDisplay:
     """Output goes straight through; nothing is shown besides."""
 
-    live = False
-
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
@@ -63,7 +59,7 @@ class NoDisplay:
         """The descriptor itself."""
         return self._descriptor
 
-    def update(self, status: Mapping[str, Any]) -> None:
+    async def keep_showing(self, status: Callable[[], Mapping[str, Any]]) -> None:
         """Nothing to show it on."""
 
     def close(self) -> None:
@@ -77,8 +73,6 @@ class TerminalDisplay:
         descriptor: The terminal.
     """
 
-    live = True
-
     def __init__(self, descriptor: int) -> None:
         self._terminal = descriptor
         self._read_end, self._write_end = os.pipe2(os.O_CLOEXEC)
@@ -91,6 +85,12 @@ class TerminalDisplay:
     def fileno(self) -> int:
         """The end of a pipe whose lines pass by above the display."""
         return self._write_end
+
+    async def keep_showing(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        """Show what `status` gives, until cancelled."""
+        while True:
+            self.update(status())
+            await asyncio.sleep(EVERY_S)
 
     def update(self, status: Mapping[str, Any]) -> None:
         """Show this from now on; the time that passes is counted here."""
@@ -159,9 +159,8 @@ def _lines(status: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def from_environment(descriptor: int = 2, environ: Mapping[str, str] | None = None) -> Display:
+def display_for(descriptor: int, environ: Mapping[str, str]) -> Display:
     """The display for a run whose stderr is `descriptor`: only on a terminal, and never in a service."""
-    environ = os.environ if environ is None else environ
     if not os.isatty(descriptor) or environ.get("NOTIFY_SOCKET") or environ.get("TERM", "dumb") == "dumb":
         return NoDisplay(descriptor)
     return TerminalDisplay(descriptor)

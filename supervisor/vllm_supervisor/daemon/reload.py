@@ -154,7 +154,7 @@ class Reloader:
         for descriptor in (*carried.pipes.values(), carried.lock):
             fcntl.fcntl(descriptor, fcntl.F_SETFD, 0)
         self._parts.history.close()
-        await asyncio.to_thread(self._outlets.forwarder.close, 2.0)
+        await asyncio.to_thread(self._outlets.close, 2.0)
         argv = [sys.executable, "-P", "-m", "vllm_supervisor", *self._argv, RESUME, str(memory)]
         environment = {**os.environ, **self._outlets.variables}
         os.execve(sys.executable, argv, environment)  # noqa: S606 - our own program
