@@ -206,7 +206,8 @@ def test_a_refused_check_ends_without_an_engine():
 
 def test_the_first_fault_counts_and_the_dead_worker_is_named_before_its_parent():
     start = ready().do(ev.ProcessDied(8, ev.Role.ENGINE_CORE), ev.ProcessDied(9, ev.Role.WORKER), ev.EngineExited(0))
-    assert start.state.fault.summary == "engine-core (pid 8) is gone"
+    ended = "the engine ended while it was serving (exit status 0)"
+    assert start.state.fault.summary == f"engine-core (pid 8) is gone; {ended}"
     assert start.do(ev.Faulted(Cause("gpu-lost"))).fresh == ()
     assert start.do(ev.IncidentSaved(), ev.Swept()).exit.cause.reason == "engine-died"
 

@@ -89,7 +89,9 @@ def engine_exited(state: State, event: EngineExited, now: float) -> Result:
         how = f"exit status {event.status}" if event.status >= 0 else f"signal {-event.status}"
         when = "while it was serving" if state.ready_at is not None else f"in {state.phase}"
         advice = "See the engine's last lines in the journal."
-        seen = state.dying or Cause("engine-died", summary=f"the engine ended {when} ({how})", advice=advice)
+        # An engine that ends by itself ends its workers first: only its own words can blame them.
+        before = f"{state.dying.summary}; " if state.dying is not None else ""
+        seen = Cause("engine-died", summary=f"{before}the engine ended {when} ({how})", advice=advice)
         return fail(state, verdict(state, replace(seen, phase=str(state.phase))), now)
     if state.stop_step is StopStep.INCIDENT:
         return state, ()

@@ -119,7 +119,9 @@ def _grown(high: Activity, event: Activity) -> tuple[Activity, str]:
 
 def process_died(state: State, event: ProcessDied, now: float) -> Result:
     """A process of the engine is gone; for a worker or the engine core that is the end of the start."""
-    if event.role not in {Role.WORKER, Role.ENGINE_CORE, Role.API_SERVER} or state.dying is not None:
+    if event.role not in {Role.WORKER, Role.ENGINE_CORE, Role.API_SERVER}:
+        return state, ()
+    if state.dying is not None and (event.role is not Role.ENGINE_CORE or state.dying.reason != "worker-killed"):
         return state, ()
     if state.phase not in LOADING | SERVING or state.phase is Phase.DRAINING:
         return state, ()
@@ -131,8 +133,12 @@ def process_died(state: State, event: ProcessDied, now: float) -> Result:
         advice="Look in the kernel log for a kill or crash at that second (`journalctl -k`).",
         phase=state.phase,
     )
-    state = replace(state, dying=cause, deadline=now + LAST_WORDS_S)
-    return state, (Log("error", f"{name} (pid {event.pid}) died"),)
+    note = Log("error", f"{name} (pid {event.pid}) died")
+    if state.dying is not None:
+        # A core that is killed takes its workers along, and they may be gone before it is; a core
+        # that outlives a worker says so, and then its word decides.
+        return replace(state, dying=cause), (note,)
+    return replace(state, dying=cause, deadline=now + LAST_WORDS_S), (note,)
 
 
 def stalled(state: State, now: float) -> Cause:

@@ -96,7 +96,8 @@ class Watch:
 
     def _died(self, pid: int, role: Role, name: str) -> None:
         self._forget(pid)
-        self.roles.pop(pid, None)
+        # Engines retitle their processes after they were first seen.
+        role, name = self.roles.pop(pid, (role, name))
         self._put(ProcessDied(pid, role, name))
 
     def _forget(self, pid: int) -> None:
