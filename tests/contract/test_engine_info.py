@@ -9,7 +9,6 @@ import textwrap
 import pytest
 
 from vllm_supervisor.adapters import engine_info
-from vllm_supervisor.adapters.nvml_once import parse, read_once
 
 HELP = """usage: vllm serve
   --tensor-parallel-size, -tp N
@@ -113,23 +112,3 @@ def test_an_engine_that_does_not_answer_gives_no_options(environment, tmp_path):
     assert engine_info.refresh_flags([str(environment)], {}, tmp_path, deadline_s=0.3) is None
     write_script(environment, environment.parent / "python3", "raise SystemExit(3)")
     assert engine_info.refresh_flags([str(environment)], {}, tmp_path) is None
-
-
-def test_one_reading_of_the_gpus_ends_in_time():
-    seen = read_once()
-    assert seen is None or seen.gpus
-    assert read_once(deadline_s=0.0) is None
-
-
-@pytest.mark.parametrize("output", [b"", b"[]", b"{}", b'{"gpus": [{}], "driver": ""}', b'{"gpus": 3}'])
-def test_a_reading_that_is_none(output):
-    assert parse(output) is None
-
-
-def test_a_reading():
-    text = (
-        b'{"driver": "580", "gpus": [{"index": 1, "uuid": "GPU-1", "name": "X", "total": 9, "used": 2, '
-        b'"capability": [12, 0], "processes": [[7, 1]]}]}'
-    )
-    seen = parse(text)
-    assert (seen.driver_version, seen.gpus[0].compute_capability, seen.gpus[0].processes) == ("580", (12, 0), ((7, 1),))

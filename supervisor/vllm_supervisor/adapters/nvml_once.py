@@ -11,6 +11,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from vllm_supervisor.core.check.observed import GpuObservation, GpuSeen
@@ -20,10 +22,10 @@ DEADLINE_S = 2.0
 
 def read_once(deadline_s: float = DEADLINE_S) -> GpuObservation | None:
     """The GPUs as NVML names them now; None without a driver or without an answer in time."""
-    command = [sys.executable, "-c", "from vllm_supervisor.adapters.nvml_once import main; main()"]
-    environment = dict(os.environ)
+    command = [sys.executable, "-P", "-c", "from vllm_supervisor.adapters.nvml_once import main; main()"]
     # The child must find this package wherever the parent found it.
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    roots = (os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[2]))
+    environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(filter(None, roots))}
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
@@ -68,32 +70,38 @@ def main() -> None:
 
     try:
         pynvml.nvmlInit()
-        document = {"driver": _text(pynvml.nvmlSystemGetDriverVersion()), "gpus": list(_gpus(pynvml))}
+        driver = _optional(pynvml, "nvmlSystemGetDriverVersion")
+        document = {"driver": _text(driver or ""), "gpus": list(_gpus(pynvml))}
     except pynvml.NVMLError:
         sys.exit(1)
     sys.stdout.write(json.dumps(document))
 
 
-def _gpus(pynvml: Any) -> Any:
+def _gpus(pynvml: Any) -> Iterator[dict[str, Any]]:
     for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        yield {
-            "index": index,
-            "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
-            "name": _text(pynvml.nvmlDeviceGetName(handle)),
-            "total": memory.total,
-            "used": memory.used,
-            "capability": list(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
-            "processes": _processes(pynvml, handle),
-        }
+        # A GPU that fell off the bus is left out; the check then counts too few.
+        with contextlib.suppress(pynvml.NVMLError):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            capability = _optional(pynvml, "nvmlDeviceGetCudaComputeCapability", handle)
+            running = _optional(pynvml, "nvmlDeviceGetComputeRunningProcesses", handle)
+            yield {
+                "index": index,
+                "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
+                "name": _text(pynvml.nvmlDeviceGetName(handle)),
+                "total": memory.total,
+                "used": memory.used,
+                "capability": list(capability or (0, 0)),
+                "processes": [[process.pid, process.usedGpuMemory or 0] for process in running or ()],
+            }
 
 
-def _processes(pynvml: Any, handle: Any) -> list[list[int]]:
-    with contextlib.suppress(pynvml.NVMLError):
-        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        return [[process.pid, process.usedGpuMemory or 0] for process in running]
-    return []
+def _optional(pynvml: Any, call: str, *arguments: Any) -> Any:
+    """A value that some boards, drivers and bindings do not give; None then."""
+    try:
+        return getattr(pynvml, call)(*arguments)
+    except (pynvml.NVMLError, AttributeError):
+        return None
 
 
 def _text(value: str | bytes) -> str:

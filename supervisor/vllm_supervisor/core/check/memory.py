@@ -11,7 +11,7 @@ from vllm_supervisor.core.plan.weights import Parallel, Tally
 
 from .finding import Finding, refuse, warn
 from .gpus import visible
-from .observed import EngineView, GpuObservation
+from .observed import EngineView, GpuObservation, least_capability
 from .settings import Options
 
 _SURE = 1.10
@@ -27,7 +27,7 @@ def plan_request(
     return PlanRequest(
         gpus=len(cards),
         memory_bytes=min((gpu.total_bytes for gpu in cards), default=None),
-        capability=min((gpu.compute_capability for gpu in cards), default=None),
+        capability=least_capability(cards),
         utilization=options.fraction("gpu-memory-utilization"),
         kv_cache_memory=options.number("kv-cache-memory-bytes"),
         kv_cache_dtype=options.text("kv-cache-dtype", "auto"),

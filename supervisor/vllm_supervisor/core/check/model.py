@@ -10,7 +10,7 @@ from vllm_supervisor.core.plan import refusals
 from vllm_supervisor.core.plan.shape import Shape
 
 from .finding import Finding, refuse, warn
-from .observed import EngineView, GpuObservation, ObservedModel
+from .observed import EngineView, GpuObservation, ObservedModel, least_capability
 from .settings import Options, env_is_on
 
 _NUMBERED = re.compile(r".*-\d{5}-of-\d{5}\.safetensors")
@@ -115,7 +115,7 @@ def check_cache_type(
     view: EngineView, options: Options, shape: Shape, version: str | None, gpus: GpuObservation | None
 ) -> list[Finding]:
     """The KV cache's type against engine and cards, and what the overlay will do about it."""
-    capability = min((gpu.compute_capability for gpu in gpus.gpus), default=None) if gpus else None
+    capability = least_capability(gpus.gpus) if gpus else None
     release = engine_facts.parse_version(version)
     works = engine_facts.fp8_cache_works(shape, release, capability)
     dtype = options.text("kv-cache-dtype", "auto")

@@ -47,7 +47,10 @@ class EngineView:
 
 @dataclass(frozen=True, slots=True)
 class GpuSeen:
-    """One GPU: identity, memory in bytes, compute capability, and (pid, bytes) of its processes."""
+    """One GPU: identity, memory in bytes, compute capability, and (pid, bytes) of its processes.
+
+    A compute capability of (0, 0) is unknown.
+    """
 
     index: int
     uuid: str
@@ -64,6 +67,12 @@ class GpuObservation:
 
     gpus: tuple[GpuSeen, ...]
     driver_version: str = ""
+
+
+def least_capability(gpus: tuple[GpuSeen, ...]) -> tuple[int, int] | None:
+    """The compute capability that all of these have; None when it is not known of each."""
+    least = min((gpu.compute_capability for gpu in gpus), default=(0, 0))
+    return least if least > (0, 0) else None
 
 
 @dataclass(frozen=True, slots=True)
