@@ -57,52 +57,50 @@ def parse_env(text: str, file: str) -> dict[str, str] | list[Problem]:
 
 
 def _value(text: str, position: int) -> tuple[str, int, str]:
-    """The value that begins at `position`, where the next line begins, and a complaint or nothing."""
+    """The value that begins at `position`, where the next line begins, and a complaint or nothing.
+
+    As systemd does it: quotes count at the begin of a value and after a closing quote, elsewhere they
+    are characters like others; blanks at both ends are dropped unless they were quoted or escaped.
+    """
     out: list[str] = []
-    kept = 0  # trailing blanks are dropped unless they were quoted or escaped
+    kept = 0
+    bare = False  # within an unquoted part
     while position < len(text):
         char = text[position]
-        if char == "\n":
-            position += 1
-            break
-        if char in "\"'":
-            closing = _quoted(text, position, out)
-            if closing < 0:
-                return "".join(out), len(text), f"the quote {char} is never closed"
-            position = closing
-            kept = len(out)
-            continue
-        if char == "\\":
-            following = text[position + 1 : position + 2]
-            if following != "\n":
-                out.append(following)
-            kept = len(out)
-            position += 2
-            continue
-        if char not in " \t\r" or out:
-            out.append(char)
-            if char not in " \t\r":
-                kept = len(out)
         position += 1
+        if char in "\r\n":
+            break
+        if char == "\\":
+            bare = True
+            if text[position : position + 1] not in {"\r", "\n"}:
+                out.append(text[position : position + 1])
+            position += 1
+            kept = len(out)
+        elif char in "\"'" and not bare:
+            position = _quoted(text, position, char, out)
+            if position < 0:
+                return "".join(out), len(text), f"the quote {char} is never closed"
+            kept = len(out)
+        elif bare or char not in " \t":
+            bare = True
+            out.append(char)
+            kept = len(out) if char not in " \t" else kept
     return "".join(out[:kept]), position, ""
 
 
-def _quoted(text: str, position: int, out: list[str]) -> int:
+def _quoted(text: str, position: int, quote: str, out: list[str]) -> int:
     """Copies a quoted part into `out`; returns the position after its closing quote, -1 without one."""
-    quote = text[position]
-    position += 1
     while position < len(text):
         char = text[position]
+        position += 1
         if char == quote:
-            return position + 1
+            return position
         if char == "\\" and quote == '"':
-            following = text[position + 1 : position + 2]
-            if following in '"\\`$':
-                out.append(following)
-            elif following != "\n":
-                out.append(char + following)
-            position += 2
+            following = text[position : position + 1]
+            position += 1
+            if following == "\n":
+                continue
+            out.append(following if following in set('"\\\\`$') else char + following)
             continue
         out.append(char)
-        position += 1
     return -1

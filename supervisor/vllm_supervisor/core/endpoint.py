@@ -69,6 +69,11 @@ def endpoint(host: str, port: int, model: str, args: Args, env: Mapping[str, str
     return Endpoint(f"{scheme}://{shown}:{port}{prefix}", model, "", port, api_key, tls, ca_file)
 
 
+_APPENDING = frozenset({"middleware"})
+"""Arguments that take one value each time; all other lists of `vllm serve` take several at once, and
+a second flag would replace the first (F9.11)."""
+
+
 def command_line(
     command: list[str],
     model: str,
@@ -78,17 +83,24 @@ def command_line(
     port: int,
     args: Args,
 ) -> list[str]:
-    """The engine's whole command: `--key value`, bare flags for true, repeated values for lists."""
+    """The engine's whole command: `--key value`, bare flags for true, repeated values for lists.
+
+    Names are written with dashes, but a dotted name (`--compilation-config.cudagraph_mode`) only up to
+    its first dot: what follows is a field's name.
+    """
     line = [*command, model]
     if argument(args, "uds") is None:
         line += ["--host", host, "--port", str(port)]
     line += ["--served-model-name", served_model_name]
     for key, value in args.items():
-        flag = "--" + key.replace("_", "-")
+        name, dot, field = key.partition(".")
+        flag = f"--{name.replace('_', '-')}{dot}{field}"
         if value is False:
             continue
         if value is True:
             line.append(flag)
+        elif isinstance(value, list) and name in _APPENDING:
+            line += [part for item in value for part in (flag, str(item))]
         elif isinstance(value, list):
             line += [flag, *(str(item) for item in value)]
         else:
