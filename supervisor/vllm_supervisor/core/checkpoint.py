@@ -160,17 +160,17 @@ def parse_index(text: bytes, name: str = "model.safetensors.index.json") -> Inde
         raise CheckpointError("checkpoint-corrupt", f"{name} has no weight_map, so it names no shard")
     shards: dict[str, list[str]] = {}
     for tensor, shard in weight_map.items():
-        if not isinstance(shard, str) or not shard or "/" in shard or "\0" in shard or shard in {".", ".."}:
+        if isinstance(shard, str) and (known := shards.get(shard)) is not None:
+            known.append(tensor)
+        elif not isinstance(shard, str) or not shard or "/" in shard or "\0" in shard or shard in {".", ".."}:
             raise CheckpointError(
                 "checkpoint-corrupt", f"{name} names {shard!r:.80} for {tensor:.80}, which is not a file beside it"
             )
-        shards.setdefault(shard, []).append(tensor)
+        else:
+            shards[shard] = [tensor]
     metadata = document.get("metadata")
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return Index(
-        shards=shards,
-        total_size=total if isinstance(total, int) and not isinstance(total, bool) else None,
-    )
+    return Index(shards, total if isinstance(total, int) and not isinstance(total, bool) else None)
 
 
 def parse_config(text: bytes, name: str = "config.json") -> dict[str, Any]:
