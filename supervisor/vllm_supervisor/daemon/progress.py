@@ -42,6 +42,9 @@ class Display(Protocol):
     def fileno(self) -> int:
         """Where all output is to be written."""
 
+    def update(self, status: Mapping[str, Any]) -> None:
+        """Show this, as /status says it."""
+
     async def keep_showing(self, status: Callable[[], Mapping[str, Any]]) -> None:
         """Show what `status` gives, until cancelled."""
 
@@ -58,6 +61,9 @@ class NoDisplay:
     def fileno(self) -> int:
         """The descriptor itself."""
         return self._descriptor
+
+    def update(self, status: Mapping[str, Any]) -> None:
+        """Nothing to show it on."""
 
     async def keep_showing(self, status: Callable[[], Mapping[str, Any]]) -> None:
         """Nothing to show it on."""
