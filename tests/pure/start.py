@@ -14,8 +14,8 @@ from vllm_supervisor.core.step import next_wake, step
 PAUSE = 6.0
 """Seconds between the events of a history: more than systemd is told at most (5 s)."""
 
-BUSY = ev.Counted(generation_tokens=10, prompt_tokens=5, running=2, waiting=0, kv_usage=0.1, iterations=7)
-IDLE = ev.Counted(generation_tokens=10, prompt_tokens=5, running=0, waiting=0, kv_usage=0.0, iterations=7)
+IDLE = ev.Counted(generation_tokens=10.0, prompt_tokens=5.0, running=0.0, waiting=0.0, kv_usage=0.0, iterations=7.0)
+BUSY = replace(IDLE, running=2.0, kv_usage=0.1)
 LINE = ev.Output((StartupComplete(),))
 ANSWERED = ev.Probed(ev.ProbeOutcome.ANSWERED, full=True, seconds=0.4)
 PID = 4711

@@ -60,13 +60,14 @@ def parse(text: str, file: str) -> Settings | list[Problem]:
         return list(dict.fromkeys(problems))
 
 
+_ARGUMENT = "must be text, a number, true, false, or a list of these; a table is written as JSON text"
+
+
 def _problem(file: str, item: typing.Any) -> Problem:
-    location = [part for part in item["loc"] if isinstance(part, (str, int))]
-    names = [
-        str(part)
-        for part in location
-        if str(part) not in {"bool", "int", "float", "str", "list[union[bool,int,float,str]]"}
-    ]
+    names = [str(part) for part in item["loc"]]
+    if names[:2] == ["engine", "args"] and len(names) > 3:
+        # Every kind of argument complains on its own; one sentence is enough.
+        return Problem(file, ".".join(names[:3]), _ARGUMENT)
     key = ".".join(names)
     kind = item["type"]
     if kind == "extra_forbidden":
@@ -75,8 +76,10 @@ def _problem(file: str, item: typing.Any) -> Problem:
         return Problem(file, key, "this key has no default and must be set")
     message = str(item["msg"]).removeprefix("Value error, ")
     given = item.get("input")
-    if kind != "value_error" and isinstance(given, (str, int, float, bool)):
-        message = f"{message[0].lower()}{message[1:]}, but it is {given!r}"
+    if kind != "value_error":
+        message = f"{message[0].lower()}{message[1:]}"
+        if isinstance(given, (str, int, float, bool)):
+            message += f", but it is {str(given).lower() if isinstance(given, bool) else repr(given)}"
     return Problem(file, key, message)
 
 

@@ -18,9 +18,12 @@ ArgValue = Scalar | list[Scalar]
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are refused, values cannot be changed afterwards."""
+    """A table of the file: unknown keys are refused, values cannot be changed afterwards.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    TOML has types of its own, so nothing is converted: a port of `true` would be port 1.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Engine(Section):
@@ -117,7 +120,8 @@ class Retry(Section):
 class Stop(Section):
     """How the engine is ended."""
 
-    grace_s: Seconds = Field(0.0, description="/readyz says 503 for so long before the drain begins.")
+    # The unit's TimeoutStopSec (90 s) runs from SIGTERM on, and is only extended once the drain begins.
+    grace_s: float = Field(0.0, ge=0, le=60, description="/readyz says 503 for so long before the drain begins.")
     drain_s: Seconds = Field(30.0, description="Running requests may finish for so long.")
     kill_after_s: Positive = Field(20.0, description="SIGKILL so long after SIGTERM.")
 
@@ -137,10 +141,14 @@ class Smoke(Section):
         "report",
         description='"report": asked after READY; "require": READY waits for the right answer.',
     )
-    question: str = Field("What is the capital of France? Answer in one sentence.", min_length=1)
+    question: str = Field(
+        "What is the capital of France? Answer in one sentence.",
+        min_length=1,
+        description="What the engine is asked.",
+    )
     expect: str = Field("Paris", min_length=1, description="The answer must contain this, in any case.")
     max_tokens: int = Field(256, ge=1, le=65_536, description="Room for reasoning and answer.")
-    timeout_s: Positive = Field(120.0)
+    timeout_s: Positive = Field(120.0, description="Longest wait for the answer.")
 
 
 class History(Section):

@@ -66,7 +66,7 @@ def from_line(line: str) -> tuple[float, object]:
     try:
         raw = json.loads(line)
         return float(raw["at"]), decode(raw["value"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a line of a recording: {error}") from error
 
 
@@ -74,7 +74,7 @@ def decode(raw: typing.Any) -> object:
     """The dataclass that a tagged JSON object stands for.
 
     Raises:
-        KeyError, TypeError, ValueError: the object is not one that `encode` made.
+        AttributeError, KeyError, TypeError, ValueError: the object is not one that `encode` made.
     """
     made = _TYPES[raw["type"]]
     hints = typing.get_type_hints(made)

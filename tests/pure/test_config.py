@@ -1,0 +1,131 @@
+"""The configuration as a whole: settings, or all problems at once, each with file, key and remedy."""
+
+import pytest
+from pydantic import BaseModel
+
+from vllm_supervisor.config import Settings, load, parse
+from vllm_supervisor.config.load import all_keys
+
+MODEL = '[engine]\nmodel = "/m"\n'
+
+
+def problems(text):
+    found = parse(text, "kimi.toml")
+    assert isinstance(found, list), found
+    return [str(problem) for problem in found]
+
+
+def test_only_the_model_has_no_default():
+    assert problems("") == ["kimi.toml: engine: this key has no default and must be set"]
+    assert problems("[engine]\n") == ["kimi.toml: engine.model: this key has no default and must be set"]
+    made = parse(MODEL, "kimi.toml")
+    assert made == Settings.model_validate({"engine": {"model": "/m"}})
+
+
+def test_the_defaults_are_those_of_the_contract():
+    made = parse(MODEL, "kimi.toml")
+    assert made.engine.command == ["/opt/vllm/bin/vllm", "serve"]
+    assert (made.engine.served_model_name, made.engine.host, made.engine.port) == ("kimi", "127.0.0.1", 8000)
+    assert (made.engine.device, made.engine.overlay) == ("cuda", "auto")
+    assert (made.metrics.listen, made.metrics.engine) == ("127.0.0.1:9477", "merge")
+    assert (made.stop.grace_s, made.stop.drain_s) == (0.0, 30.0)
+    assert (made.liveness.mode, made.liveness.hang_after_s, made.liveness.canary_every_s) == ("restart", 60.0, 300.0)
+    assert (made.readiness.probe, made.smoke.on_start) == ("generate", "report")
+
+
+def test_all_problems_come_at_once():
+    text = """
+[engine]
+modle = "/m"
+port = 70000
+device = "rocm"
+[engine.args]
+--max-model-len = 8
+[stop]
+grace_s = -1
+[metrics]
+listen = "9477"
+[nonsense]
+x = 1
+"""
+    found = problems(text)
+    assert sorted(line.split(": ")[1] for line in found) == [
+        "engine.args",
+        "engine.device",
+        "engine.model",
+        "engine.modle",
+        "engine.port",
+        "metrics.listen",
+        "nonsense",
+        "stop.grace_s",
+    ]
+    assert all(line.startswith("kimi.toml: ") for line in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("prot = 1", "engine.prot: unknown key; did you mean engine.port?"),
+        ("hang_after = 3.0", "engine.hang_after: unknown key; did you mean liveness.hang_after_s?"),
+        ("port = 0", "engine.port: input should be greater than or equal to 1, but it is 0"),
+        ('port = "http"', "engine.port: input should be a valid integer, but it is 'http'"),
+        ("command = []", "engine.command: list should have at least 1 item after validation, not 0"),
+        ('args = { "--tp" = 8 }', "engine.args: write '--tp' without the leading dashes"),
+        ("args = { port = 1 }", "engine.args: 'port' has a place of its own: set engine.port"),
+        ('args = { served_model_name = "x" }', "engine.args: 'served_model_name' has a place of its own: set engine.served_model_name"),
+        ("args = { x = { y = 1 } }", "engine.args.x: must be text, a number, true, false, or a list of these"),
+        ("args = { x = [[1]] }", "engine.args.x: must be text, a number, true, false, or a list of these"),
+        ("port = true", "engine.port: input should be a valid integer, but it is true"),
+        ("command = 'vllm serve'", "engine.command: input should be a valid list, but it is 'vllm serve'"),
+        ("env = { A = 1 }", "engine.env.A: input should be a valid string, but it is 1"),
+    ],
+)
+def test_each_problem_is_a_sentence_with_its_remedy(text, sentence):
+    found = problems(MODEL + text)
+    assert len(found) == 1
+    assert found[0].startswith(f"kimi.toml: {sentence}")
+
+
+def test_an_unknown_table_names_the_nearest():
+    assert problems(MODEL + "[livenes]\n") == ["kimi.toml: livenes: unknown key; did you mean liveness?"]
+    assert problems(MODEL + "[stop]\nzzzzz = 1\n")[0].startswith("kimi.toml: stop.zzzzz: unknown key; known here: ")
+
+
+def test_a_syntax_error_is_one_sentence_with_its_place():
+    found = problems("[engine\n")
+    assert len(found) == 1
+    assert found[0].startswith("kimi.toml: not valid TOML: ")
+    assert "line 1" in found[0]
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    path = tmp_path / "kimi.toml"
+    assert "there is no such file" in str(load(path)[0])
+    assert "this is a directory" in str(load(tmp_path)[0])
+    path.write_bytes(b"a = '\xff'")
+    assert "not UTF-8" in str(load(path)[0])
+    path.write_text(MODEL)
+    assert load(path).engine.model == "/m"
+
+
+def test_values_keep_their_types():
+    text = MODEL + '[engine.args]\na = 8\nb = 0.95\nc = true\nd = "x"\ne = ["x", 1, false]\nf = false\n'
+    args = parse(text, "f").engine.args
+    assert args == {"a": 8, "b": 0.95, "c": True, "d": "x", "e": ["x", 1, False], "f": False}
+    assert [type(value) for value in args.values()] == [int, float, bool, str, list, bool]
+
+
+def test_settings_do_not_change_afterwards():
+    with pytest.raises(ValueError, match="frozen"):
+        parse(MODEL, "f").engine.port = 9
+
+
+def test_every_setting_says_what_it_is_for_and_is_listed():
+    undocumented = []
+    for section, field in Settings.model_fields.items():
+        inner = field.annotation
+        assert issubclass(inner, BaseModel)
+        assert inner.__doc__
+        undocumented += [f"{section}.{name}" for name, item in inner.model_fields.items() if not item.description]
+    assert undocumented == []
+    assert "stop.drain_s" in all_keys()
