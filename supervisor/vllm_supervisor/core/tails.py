@@ -1,0 +1,80 @@
+"""The last lines of every engine process, kept apart, so that one that floods hides no other.
+
+Child processes print `(Worker_TP3 pid=4711) ` before each line (F3.1); what has no such prefix
+belongs to the main process, or to native code of any of them.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Iterable
+from typing import Final
+
+LINES: Final = 2000
+"""Lines that are kept of each process."""
+
+CHARACTERS: Final = 1 << 20
+"""… as long as they are not longer than this together."""
+
+LINE_CHARACTERS: Final = 1000
+"""Longer lines are cut."""
+
+PROCESSES: Final = 24
+"""More processes than this share one place; TP=8 has ten."""
+
+MAIN: Final = "main"
+OTHERS: Final = "others"
+
+_PREFIX = re.compile(r"(?:\x1b\[[0-9;]{0,12}m)?\((?P<name>[A-Za-z][\w =\-]{0,60}?) pid=(?P<pid>\d{1,10})[,)]")
+
+
+def process_of(text: str) -> str:
+    """The process that printed a line, as a name for a file: `Worker_TP3-4711`, or `main`."""
+    if text[:1] not in {"(", "\x1b"}:
+        return MAIN
+    found = _PREFIX.match(text)
+    return f"{re.sub(r'[^0-9A-Za-z_]+', '_', found['name'])}-{found['pid']}" if found else MAIN
+
+
+class Tails:
+    """What was printed last, by process.
+
+    Lines are appended by one thread and read by another: every reading copies first.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was printed yet."""
+        self._number = 0
+        self._kept: dict[str, collections.deque[tuple[int, str]]] = {}
+        self._size: dict[str, int] = {}
+
+    def add(self, text: str) -> None:
+        """Take the next line."""
+        name = process_of(text)
+        kept = self._kept.get(name)
+        if kept is None:
+            if len(self._kept) >= PROCESSES:
+                name = OTHERS
+            kept = self._kept.setdefault(name, collections.deque())
+            self._size.setdefault(name, 0)
+        self._number += 1
+        kept.append((self._number, text[:LINE_CHARACTERS]))
+        size = self._size[name] + min(len(text), LINE_CHARACTERS)
+        while len(kept) > LINES or size > CHARACTERS:
+            size -= len(kept.popleft()[1])
+        self._size[name] = size
+
+    def extend(self, texts: Iterable[str]) -> None:
+        """Take several lines in their order."""
+        for text in texts:
+            self.add(text)
+
+    def by_process(self) -> dict[str, list[str]]:
+        """The kept lines of each process, oldest first."""
+        return {name: [text for _, text in list(kept)] for name, kept in list(self._kept.items())}
+
+    def last(self, count: int) -> list[str]:
+        """The last lines of all processes together, in the order in which they were printed."""
+        merged = sorted(line for kept in list(self._kept.values()) for line in list(kept))
+        return [text for _, text in merged[-count:]] if count > 0 else []
