@@ -1,6 +1,6 @@
 """One value, or a few, of every event, and how a cell of the grid is written."""
 
-from pure.start import ANSWERED, BUSY, IDLE, LINE, OOM, PAUSE, PID, reach, seen
+from pure.start import ANSWERED, BUSY, IDLE, LINE, PAUSE, PID, reach, seen
 from vllm_supervisor.core import effects as fx
 from vllm_supervisor.core import events as ev
 from vllm_supervisor.core.causes import Cause

@@ -14,7 +14,7 @@ Tick/late             | stop:lI    | pre:P      | stop:lI   | stop:lxI   | stop:
 PreflightDone         | launch:Lx  | .          | .         | .          | .           | .          | .
 PreflightDone/refused | stop:lI    | .          | .         | .          | .           | .          | .
 Launched              | .          | .          | :x        | .          | .           | .          | .
-LaunchFailed          | stop:lI    | stop:lI    | stop:lI   | .          | .           | .          | .
+LaunchFailed          | .          | .          | stop:lI   | .          | .           | .          | .
 Output/compiling      | .          | .          | comp:x    | comp:x     | comp:x      | comp:x     | comp:x
 Output/line           | .          | .          | verify:x  | verify:px  | verify:px   | verify:p   | verify:p
 Activity/grown        | .          | .          | .         | :x         | :x          | :x         | .
@@ -38,67 +38,67 @@ IncidentSaved         | .          | .          | .         | .          | .    
 Swept/clean           | .          | .          | .         | .          | .           | .          | .
 Swept/alive           | .          | .          | .         | .          | .           | .          | .
 
-                      | compiling | sizing-kv-cache | capturing-graphs | starting-server | verifying   | ready
-Begin                 | .         | .               | .                | .               | .           | .
-Tick                  | :p        | :p              | :p               | :p              | .           | .
-Tick/late             | stop:lxI  | stop:lxI        | stop:lxI         | stop:lxI        | stop:lxI    | :C
-PreflightDone         | .         | .               | .                | .               | .           | .
-PreflightDone/refused | .         | .               | .                | .               | .           | .
-Launched              | .         | .               | .                | .               | .           | .
-LaunchFailed          | .         | .               | .                | .               | .           | .
-Output/compiling      | :x        | comp:x          | comp:x           | comp:x          | .           | .
-Output/line           | verify:p  | verify:p        | verify:p         | verify:p        | .           | .
-Activity/grown        | :x        | .               | .                | .               | .           | .
-Probed/refused        | .         | .               | .                | .               | .           | .
-Probed/healthy        | verify    | verify          | verify           | verify          | :p          | .
-Probed/answered       | verify    | verify          | verify           | verify          | ready:rhRlQ | .
-Probed/wrong          | stop:lxI  | stop:lxI        | stop:lxI         | stop:lxI        | stop:lxI    | .
-ProcessDied/worker    | :l        | :l              | :l               | :l              | :l          | :l
-ProcessDied/other     | .         | .               | .                | .               | .           | .
-EngineExited          | stop:lxI  | stop:lxI        | stop:lxI         | stop:lxI        | stop:lxI    | stop:lsxI
-Faulted               | stop:lxI  | stop:lxI        | stop:lxI         | stop:lxI        | stop:lxI    | stop:lsxI
-StopRequested         | stop:sxT  | stop:sxT        | stop:sxT         | stop:sxT        | stop:sxT    | drain:sxR
-ReloadRequested       | :l        | :l              | :l               | :l              | :l          | :o
-Counted/busy          | .         | .               | .                | .               | .           | .
-Counted/idle          | .         | .               | .                | .               | .           | .
-CanaryDone            | .         | .               | .                | .               | .           | .
-CanaryDone/failed     | .         | .               | .                | .               | .           | :l
-SmokeDone             | :l        | :l              | :l               | :l              | :l          | :l
-SmokeDone/failed      | :l        | :l              | :l               | :l              | :l          | :l
-IncidentSaved         | .         | .               | .                | .               | .           | .
-Swept/clean           | .         | .               | .                | .               | .           | .
-Swept/alive           | .         | .               | .                | .               | .           | .
+                      | compiling | sizing-kv-cache | capturing-graphs | starting-server | verifying   | ready     | ready(asked)
+Begin                 | .         | .               | .                | .               | .           | .         | .
+Tick                  | :p        | :p              | :p               | :p              | .           | .         | .
+Tick/late             | stop:lxI  | stop:lxI        | stop:lxI         | stop:lxI        | stop:lxI    | :C        | stop:lsxI
+PreflightDone         | .         | .               | .                | .               | .           | .         | .
+PreflightDone/refused | .         | .               | .                | .               | .           | .         | .
+Launched              | .         | .               | .                | .               | .           | .         | .
+LaunchFailed          | .         | .               | .                | .               | .           | .         | .
+Output/compiling      | :x        | comp:x          | comp:x           | comp:x          | .           | .         | .
+Output/line           | verify:p  | verify:p        | verify:p         | verify:p        | .           | .         | .
+Activity/grown        | :x        | .               | .                | .               | .           | .         | .
+Probed/refused        | .         | .               | .                | .               | .           | .         | .
+Probed/healthy        | verify    | verify          | verify           | verify          | :p          | .         | .
+Probed/answered       | verify    | verify          | verify           | verify          | ready:rhRlQ | .         | .
+Probed/wrong          | stop:lxI  | stop:lxI        | stop:lxI         | stop:lxI        | stop:lxI    | .         | .
+ProcessDied/worker    | :l        | :l              | :l               | :l              | :l          | :l        | :l
+ProcessDied/other     | .         | .               | .                | .               | .           | .         | .
+EngineExited          | stop:lxI  | stop:lxI        | stop:lxI         | stop:lxI        | stop:lxI    | stop:lsxI | stop:lsxI
+Faulted               | stop:lxI  | stop:lxI        | stop:lxI         | stop:lxI        | stop:lxI    | stop:lsxI | stop:lsxI
+StopRequested         | stop:sxT  | stop:sxT        | stop:sxT         | stop:sxT        | stop:sxT    | drain:sxR | drain:sxR
+ReloadRequested       | :l        | :l              | :l               | :l              | :l          | :o        | :o
+Counted/busy          | .         | .               | .                | .               | .           | .         | .
+Counted/idle          | .         | .               | .                | .               | .           | .         | .
+CanaryDone            | .         | .               | .                | .               | .           | .         | .
+CanaryDone/failed     | .         | .               | .                | .               | .           | :l        | :l
+SmokeDone             | :l        | :l              | :l               | :l              | :l          | :l        | :l
+SmokeDone/failed      | :l        | :l              | :l               | :l              | :l          | :l        | :l
+IncidentSaved         | .         | .               | .                | .               | .           | .         | .
+Swept/clean           | .         | .               | .                | .               | .           | .         | .
+Swept/alive           | .         | .               | .                | .               | .           | .         | .
 
-                      | draining(grace) | draining  | stopping(term) | stopping(incident) | stopping(sweep) | stopped | failed
-Begin                 | .               | .         | .              | .                  | .               | .       | .
-Tick                  | .               | .         | :T             | .                  | .               | .       | .
-Tick/late             | :sxR            | stop:xT   | :T             | :xKW               | stopped:lE      | .       | .
-PreflightDone         | .               | .         | .              | .                  | .               | .       | .
-PreflightDone/refused | .               | .         | .              | .                  | .               | .       | .
-Launched              | .               | .         | .              | .                  | .               | .       | .
-LaunchFailed          | .               | .         | .              | .                  | .               | .       | .
-Output/compiling      | .               | .         | .              | .                  | .               | .       | .
-Output/line           | .               | .         | .              | .                  | .               | .       | .
-Activity/grown        | .               | .         | .              | .                  | .               | .       | .
-Probed/refused        | .               | .         | .              | .                  | .               | .       | .
-Probed/healthy        | .               | .         | .              | .                  | .               | .       | .
-Probed/answered       | .               | .         | .              | .                  | .               | .       | .
-Probed/wrong          | .               | .         | .              | .                  | .               | .       | .
-ProcessDied/worker    | .               | .         | .              | .                  | .               | .       | .
-ProcessDied/other     | .               | .         | .              | .                  | .               | .       | .
-EngineExited          | stop:sxKW       | stop:xKW  | :xKW           | .                  | .               | .       | .
-Faulted               | stop:lsxT       | stop:lxT  | :l             | .                  | :l              | .       | .
-StopRequested         | stop:lsxKW      | stop:lxKW | :lxKW          | :l                 | .               | .       | .
-ReloadRequested       | :l              | :l        | :l             | :l                 | :l              | .       | .
-Counted/busy          | .               | .         | .              | .                  | .               | .       | .
-Counted/idle          | .               | stop:xT   | .              | .                  | .               | .       | .
-CanaryDone            | .               | .         | .              | .                  | .               | .       | .
-CanaryDone/failed     | :l              | :l        | .              | .                  | .               | .       | .
-SmokeDone             | :l              | :l        | .              | .                  | .               | .       | .
-SmokeDone/failed      | :l              | :l        | .              | .                  | .               | .       | .
-IncidentSaved         | .               | .         | .              | :xKW               | .               | .       | .
-Swept/clean           | .               | .         | .              | .                  | stopped:E       | .       | .
-Swept/alive           | .               | .         | .              | .                  | :KW             | .       | .
+                      | draining(grace) | draining  | stopping(term) | stopping(incident) | stopping(sweep) | stopping(sweep+) | stopped | failed
+Begin                 | .               | .         | .              | .                  | .               | .                | .       | .
+Tick                  | .               | .         | :T             | .                  | .               | .                | .       | .
+Tick/late             | :sxR            | stop:xT   | :T             | :xKW               | stopped:lE      | failed:lE        | .       | .
+PreflightDone         | .               | .         | .              | .                  | .               | .                | .       | .
+PreflightDone/refused | .               | .         | .              | .                  | .               | .                | .       | .
+Launched              | .               | .         | .              | .                  | .               | .                | .       | .
+LaunchFailed          | .               | .         | .              | .                  | .               | .                | .       | .
+Output/compiling      | .               | .         | .              | .                  | .               | .                | .       | .
+Output/line           | .               | .         | .              | .                  | .               | .                | .       | .
+Activity/grown        | .               | .         | .              | .                  | .               | .                | .       | .
+Probed/refused        | .               | .         | .              | .                  | .               | .                | .       | .
+Probed/healthy        | .               | .         | .              | .                  | .               | .                | .       | .
+Probed/answered       | .               | .         | .              | .                  | .               | .                | .       | .
+Probed/wrong          | .               | .         | .              | .                  | .               | .                | .       | .
+ProcessDied/worker    | .               | .         | .              | .                  | .               | .                | .       | .
+ProcessDied/other     | .               | .         | .              | .                  | .               | .                | .       | .
+EngineExited          | stop:sxKW       | stop:xKW  | :xKW           | .                  | .               | .                | .       | .
+Faulted               | stop:lsxT       | stop:lxT  | :l             | .                  | :l              | .                | .       | .
+StopRequested         | stop:lsxKW      | stop:lxKW | :lxKW          | :l                 | .               | .                | .       | .
+ReloadRequested       | :l              | :l        | :l             | :l                 | :l              | :l               | .       | .
+Counted/busy          | .               | .         | .              | .                  | .               | .                | .       | .
+Counted/idle          | .               | stop:xT   | .              | .                  | .               | .                | .       | .
+CanaryDone            | .               | .         | .              | .                  | .               | .                | .       | .
+CanaryDone/failed     | :l              | :l        | .              | .                  | .               | .                | .       | .
+SmokeDone             | :l              | :l        | .              | .                  | .               | .                | .       | .
+SmokeDone/failed      | :l              | :l        | .              | .                  | .               | .                | .       | .
+IncidentSaved         | .               | .         | .              | :xKW               | .               | .                | .       | .
+Swept/clean           | .               | .         | .              | .                  | stopped:E       | failed:E         | .       | .
+Swept/alive           | .               | .         | .              | .                  | :KW             | :KW              | .       | .
 
 """
 

@@ -145,11 +145,13 @@ STANDS = {
         if phase in LOADING and phase is not Phase.LAUNCHING
     },
     "ready": ready,
+    "ready(asked)": lambda: ready().do(BUSY).wait(11.0),
     "draining(grace)": _grace,
     "draining": draining,
     "stopping(term)": lambda: draining().do(IDLE, after=PAUSE),
     "stopping(incident)": lambda: loading(Phase.LOADING_WEIGHTS).do(ev.EngineExited(1), after=PAUSE),
     "stopping(sweep)": lambda: draining().do(IDLE, ev.EngineExited(0), after=PAUSE),
+    "stopping(sweep+)": lambda: loading(Phase.LOADING_WEIGHTS).do(ev.EngineExited(1), ev.IncidentSaved(), after=PAUSE),
     "stopped": _stopped,
     "failed": _failed,
 }

@@ -72,7 +72,10 @@ x = 1
         ("command = []", "engine.command: list should have at least 1 item after validation, not 0"),
         ('args = { "--tp" = 8 }', "engine.args: write '--tp' without the leading dashes"),
         ("args = { port = 1 }", "engine.args: 'port' has a place of its own: set engine.port"),
-        ('args = { served_model_name = "x" }', "engine.args: 'served_model_name' has a place of its own: set engine.served_model_name"),
+        (
+            'args = { served_model_name = "x" }',
+            "engine.args: 'served_model_name' has a place of its own: set engine.served_model_name",
+        ),
         ("args = { x = { y = 1 } }", "engine.args.x: must be text, a number, true, false, or a list of these"),
         ("args = { x = [[1]] }", "engine.args.x: must be text, a number, true, false, or a list of these"),
         ("port = true", "engine.port: input should be a valid integer, but it is true"),

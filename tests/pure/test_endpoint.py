@@ -102,7 +102,7 @@ def test_a_unix_socket_replaces_host_and_port():
 
 
 def test_the_engine_inherits_nothing_that_would_make_it_talk_for_us():
-    own = {name: "x" for name in DROPPED} | {"VSUP_OLD": "1", "HOME": "/var/lib/kimi", "PATH": "/usr/bin"}
+    own = dict.fromkeys(DROPPED, "x") | {"VSUP_OLD": "1", "HOME": "/var/lib/kimi", "PATH": "/usr/bin"}
     made = child_environment(own, {}, {}, {"VSUP_START_ID": "abc", "SPT_NOENV": "1"})
     assert not {"VSUP_OLD", *DROPPED} & set(made)
     assert made["HOME"] == "/var/lib/kimi"

@@ -84,7 +84,10 @@ def test_a_title_names_the_role(process, role):
         ("0::/system.slice/kimi.service/inner", "/system.slice/kimi.service"),
         ("0::/user.slice/user-1000.slice/session-3.scope", ""),
         ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-x.scope", ""),
-        ("0::/user.slice/user-0.slice/user@0.service/app.slice/kimi.service", "/user.slice/user-0.slice/user@0.service/app.slice/kimi.service"),
+        (
+            "0::/user.slice/user-0.slice/user@0.service/app.slice/kimi.service",
+            "/user.slice/user-0.slice/user@0.service/app.slice/kimi.service",
+        ),
         ("0::/", ""),
         ("", ""),
     ],

@@ -41,7 +41,7 @@ POLICY = st.builds(
     liveness=st.sampled_from(["restart", "report", "off"]),
     accelerated=st.booleans(),
 )
-BOUNDED = settings(max_examples=150, deadline=None, derandomize=True)
+BOUNDED = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 def told(policy, story):

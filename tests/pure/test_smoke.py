@@ -30,12 +30,28 @@ def test_absent_parts_are_empty():
     [
         (Answer("The capital is PARIS.", "", "stop", 9), RIGHT, "right: 'The capital is PARIS.'"),
         (Answer("Paris and so on", "", "length", 256), RIGHT, "right: 'Paris and so on'"),
-        (Answer("", "Let me think about France", "length", 256), CUT, "cut off after 256 tokens: 'Let me think about France'"),
+        (
+            Answer("", "Let me think about France", "length", 256),
+            CUT,
+            "cut off after 256 tokens: 'Let me think about France'",
+        ),
         (Answer("The capital is", "", "length", 3), CUT, "cut off after 3 tokens: 'The capital is'"),
         (Answer("", " \n", "stop", 0), EMPTY, "the answer was empty"),
-        (Answer("London is the capital.", "", "stop", 5), WRONG, "'Paris' is not in the answer: 'London is the capital.'"),
-        (Answer("", "I only reasoned about Paris here", "stop", 5), WRONG, "'Paris' is not in the answer: 'I only reasoned about Paris here'"),
-        (Answer("!!!!!!!!!!!!!!", "", "stop", 5), GARBAGE, "garbage (is the tokenizer the checkpoint's?): '!!!!!!!!!!!!!!'"),
+        (
+            Answer("London is the capital.", "", "stop", 5),
+            WRONG,
+            "'Paris' is not in the answer: 'London is the capital.'",
+        ),
+        (
+            Answer("", "I only reasoned about Paris here", "stop", 5),
+            WRONG,
+            "'Paris' is not in the answer: 'I only reasoned about Paris here'",
+        ),
+        (
+            Answer("!!!!!!!!!!!!!!", "", "stop", 5),
+            GARBAGE,
+            "garbage (is the tokenizer the checkpoint's?): '!!!!!!!!!!!!!!'",
+        ),
     ],
 )
 def test_verdicts(answer, verdict, words):

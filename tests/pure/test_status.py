@@ -181,7 +181,14 @@ def test_durations(seconds, words):
 
 @pytest.mark.parametrize(
     ("count", "words"),
-    [(0, "0 B"), (900, "900 B"), (1536, "1.5 KiB"), (512 << 20, "512.0 MiB"), (70.8 * 2**30, "70.8 GiB"), (3 << 40, "3.0 TiB")],
+    [
+        (0, "0 B"),
+        (900, "900 B"),
+        (1536, "1.5 KiB"),
+        (512 << 20, "512.0 MiB"),
+        (70.8 * 2**30, "70.8 GiB"),
+        (3 << 40, "3.0 TiB"),
+    ],
 )
 def test_sizes(count, words):
     assert size(count) == words

@@ -72,7 +72,8 @@ def _dispatch(state: State, event: Event, now: float) -> Result:
         case Launched():
             return loading.launched(state, event, now)
         case LaunchFailed():
-            return ending.fail(state, event.cause, now) if state.engine_pid is None else (state, ())
+            awaited = state.phase is Phase.LAUNCHING and state.engine_pid is None
+            return ending.fail(state, event.cause, now) if awaited else (state, ())
         case Output():
             return loading.output(state, event, now)
         case Activity():
