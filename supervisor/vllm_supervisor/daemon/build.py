@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor import __version__
 from vllm_supervisor.adapters import log as logs
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .carry import Carried
     from .checker import Checker
     from .instance import Instance
+    from .recorder import Recorder
 
 
 @dataclass(slots=True)
@@ -118,7 +119,7 @@ def build(
     checker: Checker,
     history: History,
     *,
-    record: TextIO | None,
+    record: Recorder,
     carried: Carried | None = None,
 ) -> Built:
     """Everything for one start; with `carried`, for going on with a start that another image began."""
@@ -137,8 +138,16 @@ def build(
         answer_timeout_s=instance.settings.readiness.answer_timeout_s,
     )
     environment = instance.engine_environment(os.environ, start_id)
-    watch = Watch(
+    witness = Witness(
         supervisor.put,
+        kernel=KernelLog,
+        counter=OomCounter() if processes.in_unit else NO_COUNTER,
+        gpu_table=gpus.table,
+        alive=lambda: supervisor.state.engine_alive,
+        log=outlets.log,
+    )
+    watch = Watch(
+        witness.put,
         processes,
         http,
         port=endpoint.port,
@@ -147,10 +156,10 @@ def build(
     )
     run = EngineRun(
         asyncio.get_running_loop(),
-        supervisor.put,
+        witness.put,
         outlets.forwarder,
         journal=outlets.journal,
-        secrets=instance.secrets(),
+        redact=outlets.redact,
     )
     parts = Parts(
         instance=instance,
@@ -170,6 +179,8 @@ def build(
         gpu_table=gpus.table,
         dropped=lambda: outlets.forwarder.dropped,
         last_load_s=_last_load(past),
+        witness=witness,
+        redact=outlets.redact,
     )
     if carried is None:
         history.begin(

@@ -8,7 +8,7 @@ import gc
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor import __version__
 from vllm_supervisor.adapters.history import History
@@ -23,8 +23,9 @@ from .build import Built, Outlets, build, open_outlets
 from .checker import Checker, Refusal
 from .pages import Pages
 from .perform import Parts, Performer
+from .recorder import Recorder
 from .reload import RESUME, Reloader
-from .supervisor import Supervisor, open_record
+from .supervisor import Supervisor
 
 if TYPE_CHECKING:
     from .carry import Carried
@@ -62,14 +63,13 @@ async def supervise(
     history = History(instance.history_path, keep=instance.settings.history.keep)
     if history.trouble:
         outlets.log.warning(history.trouble)
-    record = _record(record_path, outlets.log)
+    record = Recorder(record_path, outlets.log)
     failures: list[dict[str, Any]] = []
     built = build(instance, outlets, checker, history, record=record, carried=carried)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: _bug(failures, built.supervisor, context))
     code = await _live(built, outlets, lock, failures, resumed=carried is not None)
     history.close()
-    if record is not None:
-        record.close()
+    record.close()
     outlets.close(2.0)
     lock.release()
     return code
@@ -157,16 +157,6 @@ def _take_directories(instance: Instance) -> InstanceLock | Refusal:
         who = f"pid {lock}" if lock else "another process"
         return Refusal(ExitCode.TRANSIENT, f"{instance.name} is already supervised by {who}; stop that one first")
     return lock
-
-
-def _record(path: Path | None, log: Any) -> TextIO | None:
-    if path is None:
-        return None
-    try:
-        return open_record(path)
-    except OSError as error:
-        log.warning(f"no recording: {path}: {error.strerror}")
-        return None
 
 
 def _bug(failures: list[dict[str, Any]], supervisor: Supervisor, context: dict[str, Any]) -> None:

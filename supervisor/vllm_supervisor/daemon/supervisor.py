@@ -9,13 +9,11 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.effects import Exit
 from vllm_supervisor.core.events import Begin, Event, ReloadRequested, StopRequested, Tick
 from vllm_supervisor.core.phases import LOADING, SERVING, SETTLED, Phase
-from vllm_supervisor.core.recording import to_line
 from vllm_supervisor.core.state import State, initial
 from vllm_supervisor.core.status import sentence
 from vllm_supervisor.core.step import next_wake, step
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from vllm_supervisor.core.policy import Policy
 
     from .perform import Performer
+    from .recorder import Recorder
 
 STATUS_EVERY_S = 1.0
 """STATUS= is sent at most this often within a phase; a new phase is told at once."""
@@ -47,7 +46,7 @@ class Supervisor:
         self,
         policy: Policy,
         *,
-        record: TextIO | None = None,
+        record: Recorder | None = None,
         clock: Callable[[], float] | None = None,
         state: State | None = None,
     ) -> None:
@@ -62,7 +61,7 @@ class Supervisor:
         self._look_now = asyncio.Event()
         self._ticked_at = self._clock()
         if record is not None:
-            record.write(to_line(policy, self.state.started) + "\n")
+            record.write(policy, self.state.started)
 
     def put(self, event: Event) -> None:
         """Queue an event; from the loop's own thread only."""
@@ -107,7 +106,8 @@ class Supervisor:
         now = self._clock()
         if isinstance(event, Tick):
             self._ticked_at = now
-        self._write_record(event, now, performer)
+        if self._record is not None:
+            self._record.write(event, now)
         before = self.state.phase
         self.state, effects = step(self.state, event, now)
         for effect in effects:
@@ -118,15 +118,6 @@ class Supervisor:
             performer.phase_changed(self.state, now)
             self._look_now.set()
         self._tell(performer, now)
-
-    def _write_record(self, event: Event, now: float, performer: Performer) -> None:
-        if self._record is None:
-            return
-        try:
-            self._record.write(to_line(event, now) + "\n")
-        except OSError as error:
-            self._record = None
-            performer.parts.log.warning(f"the recording ends here: {error.strerror}")
 
     def _tell(self, performer: Performer, now: float) -> None:
         state = self.state
@@ -154,12 +145,3 @@ class Supervisor:
                 await performer.look(self.state)
             elif phase in SETTLED:
                 return
-
-
-def open_record(path: Path) -> TextIO:
-    """The file of `--record`, line by line.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    return path.open("w", buffering=1, encoding="utf-8")
