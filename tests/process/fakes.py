@@ -66,7 +66,7 @@ def write_model(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 128, "intermediate_size": 256,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 512,
+        "num_hidden_layers": 2, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 2, "vocab_size": 512,
         "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": True,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))

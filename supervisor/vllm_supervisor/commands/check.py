@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.causes import REASONS
 from vllm_supervisor.core.check.finding import Finding, Level
-from vllm_supervisor.core.check.observed import EngineView
 from vllm_supervisor.core.exits import ExitCode, exit_code
 
 if TYPE_CHECKING:
@@ -61,23 +60,6 @@ def run(args: argparse.Namespace) -> int:
     return exit_code(REASONS[refusal.reason]) if refusal else ExitCode.OK
 
 
-def view_of(instance: Instance) -> EngineView:
-    """The engine of an instance as the check sees it."""
-    engine = instance.settings.engine
-    return EngineView(
-        command=tuple(engine.command),
-        model=engine.model,
-        served_model_name=engine.served_model_name,
-        host=engine.host,
-        port=engine.port,
-        device=engine.device,
-        overlay=engine.overlay,
-        args={name: list(value) if isinstance(value, list) else value for name, value in engine.args.items()},
-        env={**instance.env, **engine.env},
-        metrics_listen=instance.settings.metrics.listen,
-    )
-
-
 def _configuration(problems: list[Problem]) -> tuple[Finding, ...]:
     return tuple(
         Finding(
@@ -94,6 +76,7 @@ def _configuration(problems: list[Problem]) -> tuple[Finding, ...]:
 def _check(instance: Instance, args: argparse.Namespace) -> tuple[Finding, ...] | str:
     from vllm_supervisor.adapters.engine_info import refresh_flags
     from vllm_supervisor.adapters.nvml_once import read_once
+    from vllm_supervisor.daemon.checker import view_of
     from vllm_supervisor.daemon.preflight import gather_and_check
 
     user = args.user or _service_user(instance)

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_supervisor.adapters.engine_info import find_program, interpreter_of
+from vllm_supervisor.adapters import overlay_dir
+from vllm_supervisor.adapters.engine_info import find_program, interpreter_of, read_version
+from vllm_supervisor.adapters.history import History
+from vllm_supervisor.adapters.nvml_once import read_once
+from vllm_supervisor.core import overlay
+from vllm_supervisor.core.causes import Cause
+from vllm_supervisor.core.check.finding import Finding, Level
+from vllm_supervisor.core.check.findings import findings
+from vllm_supervisor.core.check.observed import EngineView, Observed, least_capability
+from vllm_supervisor.core.check.settings import options
+from vllm_supervisor.core.checkpoint import CheckpointError
 from vllm_supervisor.core.events import PreflightDone
 from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.core.plan.engine import parse_version
+from vllm_supervisor.core.plan.request import Measured
+
+from .measured import measured_from
+from .preflight import gather
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from vllm_supervisor.core.gpu import GpuTable
-
     from .instance import Instance
 
 REMEDY = "make the environment with /usr/bin/python3 outside of home directories (see docs/install.md)"
@@ -28,15 +41,38 @@ class Refusal:
     sentence: str
 
 
+def view_of(instance: Instance) -> EngineView:
+    """The engine of an instance as the check sees it."""
+    engine = instance.settings.engine
+    return EngineView(
+        command=tuple(engine.command),
+        model=engine.model,
+        served_model_name=engine.served_model_name,
+        host=engine.host,
+        port=engine.port,
+        device=engine.device,
+        overlay=engine.overlay,
+        args={name: list(value) if isinstance(value, list) else value for name, value in engine.args.items()},
+        env={**instance.env, **engine.env},
+        metrics_listen=instance.settings.metrics.listen,
+    )
+
+
 class Checker:
-    """Looks before anything is started; under two seconds, and it never raises."""
+    """Looks before anything is started; under two seconds, and it never raises.
+
+    Attributes:
+        model: What the engine is to load: the checkpoint, or an overlay of it.
+    """
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
+        self.model = instance.settings.engine.model
 
     def engine_version(self) -> str:
         """The engine's version from its metadata, empty when it cannot be told without running it."""
-        return ""
+        environment = self._instance.engine_environment(os.environ, "")
+        return read_version(self._instance.settings.engine.command, environment) or ""
 
     def before_anything(self) -> Refusal | None:
         """A command that cannot be executed is a wrong configuration: refused before a file is written."""
@@ -55,10 +91,53 @@ class Checker:
                 return Refusal(ExitCode.PERMANENT, f"{where}: {named} {complaint}; {REMEDY}")
         return None
 
-    def run(self, gpus: GpuTable | None) -> PreflightDone:
+    def run(self) -> PreflightDone:
         """The first refusal, if any, and all warnings (in a worker thread)."""
-        del gpus
-        return PreflightDone()
+        try:
+            return self._run()
+        except Exception as problem:  # noqa: BLE001 - a bug of the check must not keep a model down
+            return PreflightDone(None, (f"the check itself failed ({type(problem).__name__}: {problem})",))
+
+    def _run(self) -> PreflightDone:
+        view = view_of(self._instance)
+        gpus = read_once() if view.device == "cuda" else None
+        seen = gather(view, gpus, None, measured=self._measured(), flags_cache=self._instance.state_dir)
+        found = findings(view, seen)
+        warnings = tuple(f"{item.seen}; {item.remedy}" for item in found if item.level is Level.WARN)
+        refused = next((item for item in found if item.level is Level.REFUSE), None)
+        if refused is not None:
+            return PreflightDone(_cause(refused), warnings)
+        try:
+            self.model = self._lay_over(view, seen)
+        except (CheckpointError, overlay_dir.OverlayError) as problem:
+            reason = problem.reason if isinstance(problem, CheckpointError) else "configuration-invalid"
+            return PreflightDone(Cause(reason, summary=str(problem), phase=Phase.PREFLIGHT), warnings)
+        return PreflightDone(None, warnings)
+
+    def _measured(self) -> tuple[Measured, ...]:
+        history = History(self._instance.history_path, read_only=True)
+        try:
+            return measured_from(history.rows(), self._instance.config_hash())
+        finally:
+            history.close()
+
+    def _lay_over(self, view: EngineView, seen: Observed) -> str:
+        """The directory that the engine loads: the same path at every start, the checkpoint untouched."""
+        model = seen.model
+        if model is None or model.shape is None or view.device != "cuda":
+            return view.model
+        capability = least_capability(seen.gpus.gpus) if seen.gpus else None
+        dtype = options(view).text("kv-cache-dtype", "auto")
+        release = parse_version(seen.engine.version if seen.engine else None)
+        if not overlay.decide(view.overlay, dtype, model.shape, release, capability).wanted:
+            return view.model
+        target = self._instance.state_dir / "overlay" if view.overlay == "auto" else Path(view.overlay)
+        overlay_dir.build(Path(model.path), target)
+        return str(target)
+
+
+def _cause(finding: Finding) -> Cause:
+    return Cause(finding.reason, summary=finding.seen, advice=finding.remedy, phase=Phase.PREFLIGHT)
 
 
 def _not_executable(path: Path) -> str:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 from vllm_supervisor import __version__
 from vllm_supervisor.core.causes import Cause
+from vllm_supervisor.core.endpoint import argument
+from vllm_supervisor.core.facts import FigureName
 from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.core.plan.engine import default_utilization, parse_version
 
 if TYPE_CHECKING:
     from vllm_supervisor.core import effects as fx
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 def record_ready(parts: Parts, state: State) -> None:
     """The start has succeeded: what it took and what it found."""
-    figures = {name.value: value for name, value in state.figures.items()}
+    figures = {name.value: value for name, value in state.figures.items()} | _memory(parts, state)
     parts.history.update(
         ready_at=time.time(),
         outcome="ready",
@@ -28,6 +31,18 @@ def record_ready(parts: Parts, state: State) -> None:
         gaps={phase.value: round(gap, 3) for phase, gap in state.evidence.gaps.items()},
     )
     parts.history.count("starts", "ready")
+
+
+def _memory(parts: Parts, state: State) -> dict[str, float]:
+    """The budget that the measured figures belong to, for the next plan."""
+    table = parts.gpu_table()
+    totals = [s.memory_total_bytes for s in table.samples if s.memory_total_bytes] if table is not None else []
+    if not totals:
+        return {}
+    given = argument(parts.instance.settings.engine.args, "gpu-memory-utilization")
+    version = str(state.figures.get(FigureName.ENGINE_VERSION, ""))
+    used = float(given) if isinstance(given, (int, float, str)) else default_utilization(parse_version(version))
+    return {"gpu_memory_utilization": used, "gpu_total_gib": min(totals) / (1 << 30)}
 
 
 def record_end(parts: Parts, effect: fx.Exit, state: State) -> None:
