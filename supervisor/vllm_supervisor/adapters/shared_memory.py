@@ -12,24 +12,37 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SHM = "/dev/shm/"  # noqa: S108 - the kernel's place for POSIX shared memory
+DELETED = " (deleted)"
 
 
 def mapped(pids: Iterable[int], proc: Path = Path("/proc")) -> set[str]:
-    """The files in /dev/shm that these processes map or hold open."""
+    """The files in /dev/shm that these processes map or hold open.
+
+    The C library makes a semaphore under a temporary name, links it to its own name and removes the
+    first: what is mapped is then called deleted, and only the inode leads to the file that stays.
+    """
     found: set[str] = set()
+    renamed: set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError), (proc / str(pid) / "maps").open(errors="replace") as maps:
             for line in maps:
                 at = line.find(SHM)
-                if at >= 0:
-                    found.add(line[at:].rstrip("\n").removesuffix(" (deleted)"))
+                if at < 0:
+                    continue
+                path = line[at:].rstrip("\n")
+                if path.endswith(DELETED):
+                    renamed.add(int(line.split(maxsplit=5)[4]))
+                found.add(path.removesuffix(DELETED))
         directory = proc / str(pid) / "fd"
         with contextlib.suppress(OSError):
             for name in os.listdir(directory):
                 with contextlib.suppress(OSError):
                     target = str((directory / name).readlink())
                     if target.startswith(SHM):
-                        found.add(target.removesuffix(" (deleted)"))
+                        found.add(target.removesuffix(DELETED))
+    if renamed:
+        with contextlib.suppress(OSError), os.scandir(SHM) as entries:
+            found |= {entry.path for entry in entries if entry.inode() in renamed}
     return found
 
 

@@ -1,0 +1,40 @@
+"""What a killed engine leaves in /dev/shm is found by what its processes had mapped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from vllm_supervisor.adapters import shared_memory
+
+HOLDER = """
+import multiprocessing, multiprocessing.shared_memory as shm, sys
+context = multiprocessing.get_context("spawn")
+semaphore = context.Semaphore()
+segment = shm.SharedMemory(create=True, size=4096)
+print(semaphore._semlock.name, segment.name, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_segments_and_semaphores_of_a_killed_process_are_removed():
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        semaphore, segment = process.stdout.readline().split()
+        files = {f"/dev/shm/sem.{semaphore.lstrip('/')}", f"/dev/shm/{segment}"}
+        seen = shared_memory.mapped([process.pid])
+        assert files <= seen
+        assert shared_memory.remove(seen) == ()
+        # Python's own helper cleans up after a process that dies alone; a killed engine's dies with it.
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            subprocess.run(["kill", "-9", child], check=True)
+    finally:
+        process.kill()
+        process.communicate()
+    assert all(Path(file).exists() for file in files)
+    assert files <= set(shared_memory.remove(seen))
+    assert not any(Path(file).exists() for file in files)
