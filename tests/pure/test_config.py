@@ -104,7 +104,9 @@ def test_a_syntax_error_is_one_sentence_with_its_place():
 def test_files_that_cannot_be_read(tmp_path):
     path = tmp_path / "kimi.toml"
     assert "there is no such file" in str(load(path)[0])
+    (tmp_path / "plain").touch()
     assert "this is a directory" in str(load(tmp_path)[0])
+    assert "cannot be read: Not a directory" in str(load(tmp_path / "plain" / "kimi.toml")[0])
     path.write_bytes(b"a = '\xff'")
     assert "not UTF-8" in str(load(path)[0])
     path.write_text(MODEL)

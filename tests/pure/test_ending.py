@@ -39,6 +39,14 @@ def test_a_lost_sigterm_is_repeated_and_then_the_engine_is_killed(phase):
     assert start.of(fx.KillEngine)[0][0] - stopped_at == pytest.approx(20.0, abs=0.01)
 
 
+def test_a_short_patience_kills_without_a_second_sigterm():
+    start = loading(Phase.COMPILING, Policy(stop_wait_s=3.0)).do(STOP)
+    stopped_at = start.now
+    start.wait(40.0)
+    assert start.count(fx.Terminate) == 1
+    assert start.of(fx.KillEngine)[0][0] - stopped_at == pytest.approx(3.0, abs=0.01)
+
+
 def test_a_readiness_line_after_a_lost_sigterm_changes_nothing():
     start = loading(Phase.STARTING_SERVER).do(STOP)
     start.do(ANSWERED, ev.Output(()), after=1.0)
@@ -208,6 +216,13 @@ def test_the_first_fault_counts_and_the_dead_worker_is_named_before_its_parent()
     assert start.state.fault.summary == f"engine-core (pid 8) is gone; {ended}"
     assert start.do(ev.Faulted(Cause("gpu-lost"))).fresh == ()
     assert start.do(ev.IncidentSaved(), ev.Swept()).exit.cause.reason == "engine-died"
+
+
+def test_a_core_that_is_gone_right_after_its_workers_is_the_cause():
+    start = ready().do(ev.ProcessDied(9, ev.Role.WORKER, "VLLM::Worker_TP0"))
+    start.do(ev.ProcessDied(8, ev.Role.ENGINE_CORE, "VLLM::EngineCore"), after=0.2).wait(2.0)
+    assert start.state.fault.reason == "engine-died"
+    assert "VLLM::EngineCore (pid 8)" in start.state.fault.summary
 
 
 def test_codes_without_a_restart_are_those_of_the_units():

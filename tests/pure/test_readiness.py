@@ -149,6 +149,7 @@ def test_require_makes_the_answer_a_gate():
     assert start.fresh == (fx.Smoke(),)
     assert start.count(fx.NotifyReady) == 0
     start.do(ev.Tick(), ev.Tick(), after=1.0)
+    start.do(ANSWERED)
     assert start.count(fx.Smoke) == 1
     assert start.do(ev.SmokeDone(passed=True, verdict="right"), after=1.0).phase is Phase.READY
     assert start.count(fx.Smoke) == 1

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pure.grid_events import EVENTS
-from pure.start import ready
+from pure.start import STANDS, reach, ready
 from vllm_supervisor.core import events as ev
-from vllm_supervisor.core import facts
+from vllm_supervisor.core import facts, liveness, state
 from vllm_supervisor.core.causes import Cause
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.policy import Policy
-from vllm_supervisor.core.recording import from_line, to_line
+from vllm_supervisor.core.recording import decode, encode, from_line, known_types, to_line
 
 CAUSE = Cause("nccl-error", evidence="ncclSystemError → x", phase="connecting", advice="Look.", summary="s")
 EVERY_FACT = (
@@ -69,6 +69,15 @@ def test_every_event_and_every_fact_is_among_them():
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_any_figure_comes_back(event):
     assert from_line(to_line(event, 0.0))[1] == event
+
+
+@pytest.mark.parametrize("stand", STANDS)
+def test_a_whole_state_comes_back(stand):
+    known_types(state, liveness)
+    kept = reach(stand).state
+    back = decode(json.loads(json.dumps(encode(kept))))
+    assert back == kept
+    same_types(back, kept)
 
 
 def test_replaying_a_recording_decides_the_same():

@@ -7,8 +7,8 @@ import pytest
 from pure.start import BUSY, Start, draining, gone, launched, loading, reach, ready
 from vllm_supervisor.core import events as ev
 from vllm_supervisor.core.causes import Cause
-from vllm_supervisor.core.eta import bar_left, ratio, start_left
-from vllm_supervisor.core.facts import Figure, FigureName, Progress
+from vllm_supervisor.core.eta import bar_left, launched_at, ratio, start_left
+from vllm_supervisor.core.facts import Figure, FigureName, PhaseSeen, Progress
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.policy import Policy
 from vllm_supervisor.core.status import LIMIT, sentence
@@ -159,6 +159,17 @@ def test_what_is_left_and_the_share_of_a_start():
     assert ratio(reach("preflight").state, start.now) is None
     assert ratio(ready().state, start.now) == 1.0
     assert start_left(ready(HISTORY).state, start.now) is None
+
+
+def test_time_spent_is_summed_over_a_phase_that_came_back():
+    start = loading(Phase.CONNECTING).do(ev.Tick(), after=4.0)
+    for phase in (Phase.LOADING_WEIGHTS, Phase.CONNECTING):
+        start.do(ev.Output((PhaseSeen(phase),)))
+    spent = start.state.phase_seconds(start.now + 5.0)
+    assert spent[Phase.CONNECTING] == 4.0 + 5.0
+    assert sum(spent.values()) == start.now + 5.0 - start.state.timeline[0][1]
+    assert launched_at(start.state) == start.state.timeline[1][1]
+    assert launched_at(Start().state) == Start().now
 
 
 def test_a_share_is_never_more_than_all_and_starts_at_nothing():

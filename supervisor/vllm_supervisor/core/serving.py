@@ -42,10 +42,8 @@ def counted(state: State, event: Counted, now: float) -> Result:
 
 def activity(state: State, event: Activity, now: float) -> Result:
     """A sample of the engine's processes and GPUs came in."""
-    state = replace(state, activity=event)
-    if state.life is None:
-        return state, ()
-    return replace(state, life=liveness.on_activity(state.life, event, state.policy, now)), ()
+    life = state.life or liveness.Life(proof_at=now)
+    return replace(state, activity=event, life=liveness.on_activity(life, event, state.policy, now)), ()
 
 
 def canary_done(state: State, event: CanaryDone, now: float) -> Result:
@@ -89,9 +87,7 @@ def tick(state: State, now: float) -> Result:
     """Time passed while the engine serves."""
     if state.dying is not None:
         return loading.last_words(state, state.dying, now)
-    life = state.life
-    if life is None:
-        return state, ()
+    life = state.life or liveness.Life(proof_at=now)
     hung = liveness.hang(life, state.policy, now)
     if hung is not None:
         cause = Cause("engine-hung", summary=hung, advice=HUNG_ADVICE, phase=state.phase)

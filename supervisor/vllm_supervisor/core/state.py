@@ -13,7 +13,7 @@ from .causes import Cause
 from .events import Activity
 from .facts import FigureName, Progress
 from .liveness import Life
-from .phases import LOADING, Phase
+from .phases import Phase
 from .policy import Policy
 
 
@@ -121,11 +121,6 @@ class State:
     watchdog_at: float = float("-inf")
     warnings: tuple[str, ...] = ()
     survivors: tuple[str, ...] = ()
-
-    @property
-    def loading(self) -> bool:
-        """Whether the engine runs and cannot answer yet."""
-        return self.phase in LOADING
 
     def enter(self, phase: Phase, now: float, deadline: float | None = None) -> State:
         """The state after entering `phase`; entering the present phase only renews the deadline."""
