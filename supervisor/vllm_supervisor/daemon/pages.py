@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 ENGINE_EVERY_S = 1.0
 """The engine's page is fetched when we are scraped, and no more often than this."""
 
+ENGINE_WAIT_S = 2.0
+"""A scrape waits so long for the engine's page, then goes without it."""
+
 RETRY_AFTER_S = 5
 LOOKED_BACK = 20
 """Starts among which the page looks for the last failure."""
@@ -77,7 +80,9 @@ class Pages:
         if loop.time() - self._engine_at >= ENGINE_EVERY_S:
             if self._fetching is None or self._fetching.done():
                 self._fetching = loop.create_task(self._parts.http.metrics())
-            self._engine_page = await asyncio.shield(self._fetching)
+            # A stopped API server accepts and never answers; ours must be scraped all the same.
+            await asyncio.wait({self._fetching}, timeout=ENGINE_WAIT_S)
+            self._engine_page = self._fetching.result() if self._fetching.done() else None
             self._engine_at = loop.time()
         return self._engine_page
 
