@@ -1,0 +1,80 @@
+"""`init` as it is run: both files or none, and what it writes is a configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+import pytest
+
+from process.fakes import write_model
+from process.verbs import verb
+from vllm_supervisor.config import Settings, load, load_env
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path / "model")
+
+
+def test_it_writes_a_configuration_and_its_environment(tmp_path, model):
+    target = tmp_path / "mine.toml"
+    done = verb("init", "--output", target, "--model", model, "--port", "8123", "--device", "cpu")
+    assert done.code == 0, done.err
+    assert done.out == f"{target}\n"
+    assert "next: " in done.err
+    settings = load(target)
+    assert isinstance(settings, Settings), settings
+    assert (settings.engine.port, settings.engine.model) == (8123, str(model))
+    assert settings.engine.served_model_name == "mine"
+    assert settings.engine.args == {"max-model-len": 131072}
+    assert load_env(target.with_suffix(".env"), required=True) == {}
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    assert sorted(os.listdir(tmp_path)) == ["mine.env", "mine.toml", "model"]
+
+
+def test_code_of_the_checkpoint_is_trusted_only_where_there_is_some(tmp_path, model):
+    assert verb("init", "--output", tmp_path / "a.toml", "--model", model).code == 0
+    assert "\n# trust-remote-code = true" in (tmp_path / "a.toml").read_text()
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoConfig": "code.Config"}}))
+    assert verb("init", "--output", tmp_path / "b.toml", "--model", model).code == 0
+    assert "\ntrust-remote-code = true" in (tmp_path / "b.toml").read_text()
+
+
+@pytest.mark.parametrize("there", ["mine.toml", "mine.env"])
+def test_nothing_is_ever_overwritten(tmp_path, model, there):
+    (tmp_path / there).write_text("precious")
+    done = verb("init", "--output", tmp_path / "mine.toml", "--model", model)
+    assert done.code == 64
+    assert done.err == (
+        f"vllm-supervisor init: {tmp_path / there} exists and is not overwritten: move it away, or choose another name\n"
+    )
+    assert (tmp_path / there).read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == sorted([there, "model"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--output", "{tmp}/x.toml", "--model", "{tmp}/nothing"], 78, "give the directory of a checkpoint as --model"),
+        (["--output", "{tmp}/x.conf", "--model", "{tmp}/model"], 64, "cannot be an instance"),
+        (["--output", "{tmp}/x.toml", "--model", "{tmp}/model", "--port", "70000"], 64, "--port must be from 1 to 65535"),
+        (["--output", "{tmp}/no/x.toml", "--model", "{tmp}/model"], 64, "cannot be written"),
+        (["--model", "{tmp}/model"], 64, "--help"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_one_sentence_and_writes_nothing(tmp_path, model, arguments, code, words):
+    done = verb("init", *(argument.format(tmp=tmp_path) for argument in arguments))
+    assert done.code == code
+    assert done.err.count("\n") == 1
+    assert words in done.err
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_damaged_config_is_named(tmp_path, model):
+    (model / "config.json").write_text("{")
+    done = verb("init", "--output", tmp_path / "x.toml", "--model", model)
+    assert done.code == 78
+    assert "config.json cannot be used" in done.err
