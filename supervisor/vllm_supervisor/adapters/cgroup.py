@@ -6,6 +6,8 @@ The counter is raised before the victim gets its SIGKILL, so whoever sees the de
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from vllm_supervisor.core.ownership import unit_cgroup
@@ -17,7 +19,7 @@ class OomCounter:
     """The counter of the service that a process runs in.
 
     Args:
-        pid: The process; a foreground run is in no service and has no counter.
+        pid: The process; None has no counter.
         proc: Where processes are looked up.
         root: Where the cgroups are mounted.
 
@@ -25,10 +27,10 @@ class OomCounter:
         cgroup: The unit's path below the root; empty where there is none.
     """
 
-    def __init__(self, pid: int | str = "self", *, proc: Path = PROC, root: Path = ROOT) -> None:
+    def __init__(self, pid: int | str | None = "self", *, proc: Path = PROC, root: Path = ROOT) -> None:
         self.cgroup = ""
         self._file: Path | None = None
-        for line in _text(proc / str(pid) / "cgroup").splitlines():
+        for line in _text(proc / str(pid) / "cgroup").splitlines() if pid is not None else ():
             number, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             unit = unit_cgroup(path)
@@ -52,6 +54,14 @@ class OomCounter:
             if name == "oom_kill" and value.strip().isdigit():
                 return int(value)
         return None
+
+
+def of_our_unit(environ: Mapping[str, str]) -> OomCounter:
+    """The counter of the unit whose main process we are (systemd.exec(5), SYSTEMD_EXEC_PID).
+
+    In the foreground the cgroup is a login session's, where the kernel may have killed anything.
+    """
+    return OomCounter("self" if environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()) else None)
 
 
 def _text(path: Path) -> str:

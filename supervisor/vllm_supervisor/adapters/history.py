@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.core.redact import clean
 from vllm_supervisor.core.retry import PastStart
 
 SCHEMA = 1
@@ -76,15 +77,19 @@ class History:
         path: The SQLite file; its directory must exist. None keeps everything in memory.
         keep: Starts that are kept; older ones only live on in the totals.
         read_only: For the command line beside a running daemon.
+        redact: Takes the secrets out of a text before it is written.
 
     Attributes:
         trouble: Why the file could not be used, in one sentence; empty while all is well.
     """
 
-    def __init__(self, path: Path | None, *, keep: int = 500, read_only: bool = False) -> None:
+    def __init__(
+        self, path: Path | None, *, keep: int = 500, read_only: bool = False, redact: Callable[[str], str] = str
+    ) -> None:
         self.path = path
         self.trouble = ""
         self._keep = keep
+        self._redact = redact
         self._id: int | None = None
         self._db = self._open(path, read_only=read_only)
 
@@ -154,7 +159,8 @@ class History:
         if self._id is None or not columns:
             return
         names = list(columns)
-        values = [json.dumps(value) if isinstance(value, Mapping) else value for value in columns.values()]
+        clear = [clean(value, self._redact) for value in columns.values()]
+        values = [json.dumps(value) if isinstance(value, Mapping) else value for value in clear]
         with self._writing() as db:
             if db is not None:
                 setters = ", ".join(f"{name} = ?" for name in names)

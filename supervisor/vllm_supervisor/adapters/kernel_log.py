@@ -42,17 +42,25 @@ class KernelLog:
         pid: The follower's, None between two.
     """
 
-    def __init__(self, on_line: Callable[[KernelLine], None], *, command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self,
+        on_line: Callable[[KernelLine], None],
+        *,
+        command: Sequence[str] = COMMAND,
+        helpers: set[int] | None = None,
+    ) -> None:
         """Nothing is started before `run`.
 
         Args:
             on_line: Called with every line, in the loop.
             command: What prints the journal as JSON, one object a line.
+            helpers: Where the follower stands while it runs, so that nobody takes it for a part of the engine.
         """
         self.lines: collections.deque[KernelLine] = collections.deque(maxlen=KEPT)
         self.pid: int | None = None
         self._on_line = on_line
         self._command = list(command)
+        self._helpers = helpers if helpers is not None else set()
 
     async def run(self) -> None:
         """Follow until cancelled, or until it turns out that nothing can be read."""
@@ -85,6 +93,7 @@ class KernelLog:
         finally:
             os.close(writing)
         self.pid = process.pid
+        self._helpers.add(process.pid)
         reader = asyncio.StreamReader(limit=LONGEST_LINE)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         try:
@@ -105,6 +114,7 @@ class KernelLog:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(PARTING_S)
             self.pid = None
+            self._helpers.discard(process.pid)
 
     def since(self, at: float) -> list[KernelLine]:
         """The kept lines that are not older than `at`, in seconds of the wall clock."""

@@ -39,6 +39,7 @@ class Facts:
         timeline: (phase, seconds after the begin of the start) of every phase entered.
         state: Figures, last activity, gates: anything that JSON can hold.
         evidence: (where it comes from, line) in the order in which it was seen.
+        output: The last lines of all processes in their order.
         lines: The last lines of each process.
         configuration: Settings in force.
         command: The engine's command line.
@@ -56,6 +57,7 @@ class Facts:
     timeline: Sequence[tuple[str, float]] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
     evidence: Sequence[tuple[str, str]] = ()
+    output: Sequence[str] = ()
     lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
     configuration: Mapping[str, Any] = field(default_factory=dict)
     command: Sequence[str] = ()
@@ -109,6 +111,7 @@ def files(facts: Facts, redact: Redact, limit: int) -> list[tuple[str, str]]:
         ("verdict.json", _json(verdict, redact)),
         ("evidence.txt", _text([f"{where}: {line}" for where, line in facts.evidence], redact)),
         ("timeline.txt", _text(_timeline(facts), redact)),
+        ("output.log", _text(_last(facts.output, limit // 4), redact)),
         ("versions.json", _json(facts.versions, redact)),
         ("config.json", _json(_configuration(facts, redact), redact)),
         ("processes.txt", _text(facts.processes, redact)),

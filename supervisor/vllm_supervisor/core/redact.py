@@ -94,6 +94,20 @@ def secrets_of(values: Mapping[str, Any]) -> list[str]:
     return [secret for secret in dict.fromkeys(found) if len(secret) >= LEAST_LENGTH]
 
 
+def secrets_of_command(words: Iterable[str]) -> list[str]:
+    """The secrets on a command line: values of options whose names announce one, and credentials inside of URLs."""
+    found: list[str] = []
+    option = ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word.startswith("-"):
+            option = name.lstrip("-")
+            found += secrets_of({option: value}) if equals else []
+        else:
+            found += secrets_of({option or "-": word})
+    return found
+
+
 def _credentials(text: str) -> list[str]:
     """What stands before the `@` of URLs; of `user:password` the password, for the user is no secret."""
     return [match["who"].rpartition(":")[2] for match in _URL.finditer(text)]

@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 from vllm_supervisor import __version__
 from vllm_supervisor.adapters import log as logs
 from vllm_supervisor.adapters import notify
+from vllm_supervisor.adapters.cgroup import of_our_unit
 from vllm_supervisor.adapters.engine_http import EngineHttp
 from vllm_supervisor.adapters.gpu_stream import GpuStream
 from vllm_supervisor.adapters.history import History
+from vllm_supervisor.adapters.kernel_log import KernelLog
 from vllm_supervisor.adapters.output import Forwarder
 from vllm_supervisor.adapters.processes import Processes
 from vllm_supervisor.adapters.sockets import holder
+from vllm_supervisor.core.redact import redactor
 
 from .engine_run import EngineRun
 from .instance import cache_dirs
@@ -30,6 +34,7 @@ from .progress import Display, display_for
 from .smoke import ask
 from .supervisor import Supervisor
 from .watch import Watch
+from .witness import Witness
 
 if TYPE_CHECKING:
     import structlog
@@ -50,6 +55,7 @@ class Outlets:
 
     Attributes:
         variables: What systemd gave to its main process; a re-execution puts it back.
+        redact: Takes the secrets out of a text.
     """
 
     notifier: notify.Notifier
@@ -59,6 +65,7 @@ class Outlets:
     journal: bool
     log: structlog.typing.FilteringBoundLogger
     display: Display
+    redact: Callable[[str], str]
 
     def close(self, within_s: float) -> None:
         """Write what waits, for at most `within_s` seconds, and take the display away."""
@@ -66,14 +73,24 @@ class Outlets:
         self.display.close()
 
 
-def open_outlets(log_level: str) -> Outlets:
-    """Take systemd's variables out of the environment and open our own log."""
+def open_outlets(log_level: str, secret_values: Iterable[str] = ()) -> Outlets:
+    """Take systemd's variables out of the environment and open our own log.
+
+    Args:
+        log_level: The least level that is written.
+        secret_values: What is replaced in everything that we write.
+    """
+    redact = redactor(secret_values)
     display = display_for(sys.stderr.fileno(), os.environ)
     notifier, watchdog, variables = notify.from_environment()
     journal = logs.is_journal()
     forwarder = Forwarder(display.fileno())
-    log = logs.logger(forwarder.put, journal=journal, level=log_level)
-    return Outlets(notifier, watchdog, variables, forwarder, journal, log, display)
+
+    def write(line: bytes, lines: int) -> None:
+        forwarder.put(redact(line.decode(errors="replace")).encode(), lines)
+
+    log = logs.logger(write, journal=journal, level=log_level)
+    return Outlets(notifier, watchdog, variables, forwarder, journal, log, display, redact)
 
 
 class Gpus:
@@ -110,6 +127,7 @@ class Built:
     supervisor: Supervisor
     parts: Parts
     gpus: Gpus
+    witness: Witness
     past: list[PastStart]
 
 
@@ -140,8 +158,8 @@ def build(
     environment = instance.engine_environment(os.environ, start_id)
     witness = Witness(
         supervisor.put,
-        kernel=KernelLog,
-        counter=OomCounter() if processes.in_unit else NO_COUNTER,
+        kernel=lambda heard: KernelLog(heard, helpers=processes.helpers),
+        counter=of_our_unit(os.environ),
         gpu_table=gpus.table,
         alive=lambda: supervisor.state.engine_alive,
         log=outlets.log,
@@ -192,7 +210,7 @@ def build(
         )
     else:
         carried.restore(parts, outlets)
-    return Built(supervisor, parts, gpus, past)
+    return Built(supervisor, parts, gpus, witness, past)
 
 
 def _policy(instance: Instance, outlets: Outlets, past: list[PastStart], version: str) -> Policy:

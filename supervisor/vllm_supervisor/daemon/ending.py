@@ -1,30 +1,17 @@
-"""The slow parts of an ending: saving what is known, killing, looking for what is left."""
+"""The slow part of an ending: killing, and looking for what is left."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
-import signal
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.adapters import shared_memory
 from vllm_supervisor.adapters.processes import reap, title
 from vllm_supervisor.core.events import Swept
 from vllm_supervisor.core.gpu import engine_bytes
-from vllm_supervisor.core.recording import encode
 
 if TYPE_CHECKING:
-    from vllm_supervisor.core.effects import SaveIncident
-    from vllm_supervisor.core.state import State
-
     from .perform import Parts
-
-STACKS_S = 1.5
-"""Time for the interpreters of a hung engine to print their stacks on SIGABRT."""
 
 SWEEP_PAUSE_S = 0.1
 GPU_FRESH_S = 3.0
@@ -42,6 +29,8 @@ async def sweep(parts: Parts, *, kill: bool) -> None:
         reap(main, parts.processes.helpers)
         alive = await asyncio.to_thread(parts.processes.ours)
         if not alive:
+            # An orphan that died between the two looks is a zombie of ours now.
+            reap(main, parts.processes.helpers)
             break
         await asyncio.sleep(SWEEP_PAUSE_S / 5)
     names = tuple(f"pid {process.pid} ({title(process)})" for process in alive)
@@ -73,40 +62,3 @@ async def _gpu_bytes(parts: Parts, began: float) -> int:
             return max(used - level - (1 << 30), 0)
         await asyncio.sleep(SWEEP_PAUSE_S)
     return 0
-
-
-async def save_incident(parts: Parts, effect: SaveIncident, state: State) -> str:
-    """Write what is known of the failure into a directory of its own; its path, or empty."""
-    if effect.stacks:
-        await _stacks(parts)
-    directory = parts.instance.state_dir / "incidents" / time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    try:
-        return await asyncio.to_thread(_write, directory, parts, effect, state)
-    except OSError as error:
-        parts.log.warning(f"the incident cannot be saved: {error}")
-        return ""
-
-
-async def _stacks(parts: Parts) -> None:
-    """Ask every Python process of the engine for its stacks (PYTHONFAULTHANDLER prints them on SIGABRT)."""
-    parts.log.info("asking the hung engine for its stacks")
-    for pid in parts.watch.pids():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGABRT)
-    await asyncio.sleep(STACKS_S)
-
-
-def _write(directory: Path, parts: Parts, effect: SaveIncident, state: State) -> str:
-    directory.mkdir(parents=True, exist_ok=True)
-    seconds = {phase.value: round(value, 3) for phase, value in state.phase_seconds(state.since).items()}
-    verdict = {
-        "cause": encode(effect.cause),
-        "class": effect.cause.cause_class.value,
-        "phases": seconds,
-        "figures": {name.value: value for name, value in state.figures.items()},
-        "activity": encode(state.activity),
-        "processes": {str(pid): [role.value, name] for pid, (role, name) in parts.watch.roles.items()},
-    }
-    (directory / "verdict.json").write_text(json.dumps(verdict, indent=2) + "\n")
-    (directory / "output.log").write_text("\n".join(parts.run.last_lines(2000)) + "\n")
-    return str(directory)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import itertools
 import re
 import signal
 import threading
@@ -21,10 +20,10 @@ from vllm_supervisor.adapters.output import Forwarder, OutputReader, make_pipe
 from vllm_supervisor.core.events import EngineExited, Event, Output
 from vllm_supervisor.core.facts import Fact
 from vllm_supervisor.core.lines import Splitter
+from vllm_supervisor.core.redact import by_shape
 from vllm_supervisor.core.scanner import Scanner
+from vllm_supervisor.core.tails import Tails
 
-TAIL_LINES = 16_000
-TAIL_CHARS = 1_000
 LAST_OUTPUT_S = 0.5
 """How long output is still read after the main process is gone; orphans may hold the pipes for ever."""
 
@@ -41,7 +40,7 @@ class EngineRun:
         put: Takes an event, in the loop.
         forwarder: Takes the lines for the journal.
         journal: Whether these lines carry a priority.
-        secrets: Values that must never be written anywhere.
+        redact: Takes the secrets out of a line.
     """
 
     def __init__(
@@ -51,18 +50,20 @@ class EngineRun:
         forwarder: Forwarder,
         *,
         journal: bool,
-        secrets: Sequence[str] = (),
+        redact: Callable[[str], str] = by_shape,
     ) -> None:
         self._loop = loop
         self._put = put
         self._forwarder = forwarder
         self._journal = journal
-        self._secrets = [secret for secret in secrets if len(secret) >= 4]
+        self._redact = redact
+        self._listened: list[str] | None = None
         self._splitters = {"stdout": Splitter(), "stderr": Splitter()}
         self._ended = asyncio.Event()
         self._lock = threading.Lock()
         self.scanner = Scanner()
-        self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        self.tail = Tails()
+        self.command: list[str] = []
         self.lines: collections.Counter[str] = collections.Counter()
         self.engine: Engine | None = None
         self.reader: OutputReader | None = None
@@ -75,6 +76,7 @@ class EngineRun:
         """
         out_read, out_write = make_pipe()
         err_read, err_write = make_pipe()
+        self.command = list(command)
         self.engine = launch(command, env, out_write, err_write)
         self.attach(self.engine, {"stdout": out_read, "stderr": err_read})
         return self.engine.pid
@@ -113,9 +115,7 @@ class EngineRun:
         out: list[bytes] = []
         for raw in lines:
             # Before anything else: an evidence line goes to STATUS, pages, history and incident.
-            text = raw
-            for secret in self._secrets:
-                text = text.replace(secret, "***")
+            text = self._redact(raw)
             found = self.scanner.feed(text, stream)
             facts.extend(found)
             if "/" in text and _OUR_PROBES.search(text):
@@ -126,7 +126,9 @@ class EngineRun:
                 continue
             priority = self.scanner.priority(text, stream) if self._journal else 6
             out.append(line_for(text, priority, journal=self._journal))
-            self.tail.append(text[:TAIL_CHARS])
+            self.tail.add(text)
+            if self._listened is not None:
+                self._listened.append(text)
         if out:
             self._forwarder.put(b"".join(out), len(out))
         if facts:
@@ -134,8 +136,12 @@ class EngineRun:
 
     def last_lines(self, count: int) -> list[str]:
         """The last lines of the output, oldest first."""
-        kept = list(self.tail)
-        return list(itertools.islice(kept, max(len(kept) - count, 0), None))
+        return self.tail.last(count)
+
+    def listen(self) -> list[str]:
+        """The lines since the last call; the first call only begins to listen."""
+        heard, self._listened = self._listened, []
+        return heard or []
 
     def partial(self) -> dict[str, str]:
         """The incomplete line of each stream, as latin-1 text, for a re-execution."""

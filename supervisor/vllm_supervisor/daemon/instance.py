@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_supervisor.config import Problem, Settings, load, load_env
-from vllm_supervisor.core.endpoint import Endpoint, argument, child_environment, command_line, endpoint
+from vllm_supervisor.core.endpoint import Endpoint, child_environment, command_line, endpoint
 from vllm_supervisor.core.ownership import START_ID
+from vllm_supervisor.core.redact import is_secret, secrets_of, secrets_of_command
 
 CREDENTIALS = {"api-key": "VLLM_API_KEY", "hub-token": "HF_TOKEN"}
 """Credentials of the unit (LoadCredential=) and the variables in which the engine gets them."""
@@ -72,24 +73,19 @@ class Instance:
         marks = {START_ID: start_id, "SPT_NOENV": "1"}
         return child_environment(own, self.env, self.settings.engine.env, marks)
 
-    def secrets(self) -> list[str]:
-        """Values that must never be written anywhere."""
-        env = {**self.env, **self.settings.engine.env}
-        keys = argument(self.settings.engine.args, "api-key")
-        given = keys if isinstance(keys, list) else [keys] if keys not in {None, True} else []
-        return [*(value for name, value in env.items() if _is_secret(name)), *map(str, given)]
+    def secrets(self, own: Mapping[str, str]) -> list[str]:
+        """Values that must never be written anywhere; `own` is our environment, which the engine inherits."""
+        engine = self.settings.engine
+        named = [own, self.env, engine.env, engine.args]
+        return [*secrets_of_command(engine.command), *(secret for values in named for secret in secrets_of(values))]
 
     def config_hash(self) -> str:
         """Identifies what the engine is started with; starts of one hash are compared with each other."""
         engine = self.settings.engine.model_dump(mode="json")
-        secret = {name for name in {**engine["env"], **self.env} if _is_secret(name)}
+        secret = {name for name in {**engine["env"], **self.env} if is_secret(name)}
         env = {name: value for name, value in {**self.env, **engine["env"]}.items() if name not in secret}
         text = json.dumps([{**engine, "env": env}], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _is_secret(name: str) -> bool:
-    return any(part in name.upper() for part in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
 
 
 def read_instance(

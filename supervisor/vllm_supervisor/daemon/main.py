@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import sys
 import time
 from pathlib import Path
@@ -47,7 +48,7 @@ async def supervise(
         The exit code; everything that goes wrong is said on stderr before.
     """
     become_subreaper()
-    outlets = open_outlets(log_level)
+    outlets = open_outlets(log_level, instance.secrets(os.environ))
     checker = Checker(instance)
     lock: InstanceLock | Refusal
     if carried is not None:
@@ -60,7 +61,7 @@ async def supervise(
         outlets.notifier.send(status=lock.sentence)
         outlets.close(1.0)
         return lock.code
-    history = History(instance.history_path, keep=instance.settings.history.keep)
+    history = History(instance.history_path, keep=instance.settings.history.keep, redact=outlets.redact)
     if history.trouble:
         outlets.log.warning(history.trouble)
     record = Recorder(record_path, outlets.log)
@@ -86,6 +87,7 @@ async def _live(
         noting.cancel()
         showing.cancel()
         parts.watch.close()
+        await built.witness.close()
         await built.gpus.close()
         await parts.http.close()
         await server.close()

@@ -20,9 +20,11 @@ from vllm_supervisor.core.events import (
     ProbeOutcome,
     SmokeDone,
 )
+from vllm_supervisor.core.redact import by_shape
 
-from .ending import save_incident, sweep
+from .ending import sweep
 from .record import not_executable, record_end, record_ready
+from .saving import save_incident
 
 if TYPE_CHECKING:
     import structlog
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from .engine_run import EngineRun
     from .instance import Instance
     from .watch import Watch
+    from .witness import Witness
 
 PROBE_LIMIT_S = 150.0
 SEND_EVERY_S = 0.1
@@ -58,7 +61,7 @@ class Parts:
     watch: Watch
     run: EngineRun
     start_id: str
-    command: list[str]
+    command: Callable[[], list[str]]
     environment: Mapping[str, str]
     preflight: Callable[[], PreflightDone]
     smoke: Callable[[], Coroutine[Any, Any, SmokeDone]]
@@ -71,6 +74,8 @@ class Parts:
     dropped: Callable[[], int] = lambda: 0
     incident: str = ""
     reloads: int = 0
+    witness: Witness | None = None
+    redact: Callable[[str], str] = by_shape
 
 
 class Performer:
@@ -155,7 +160,7 @@ class Performer:
 
     def tell(self, text: str) -> None:
         """STATUS=."""
-        self.parts.notifier.send(status=text)
+        self.parts.notifier.send(status=self.parts.redact(text))
 
     def rates(self, now: float) -> dict[str, float]:
         """Tokens a second over the last ten seconds, where they are known."""
@@ -178,6 +183,8 @@ class Performer:
         """Sample the engine; while it serves its counters, too."""
         reap(state.engine_pid, self.parts.processes.helpers)
         await self.parts.watch.look(state.phase, state.engine_pid)
+        if self.parts.witness is not None:
+            self.parts.witness.look(self.parts.watch.pids(), state.engine_pid)
         if state.ready_at is not None:
             await self.parts.watch.read_counters()
 
@@ -189,10 +196,11 @@ class Performer:
         table = parts.gpu_table()
         if table is not None and table.ok:
             parts.gpu_before = sum(sample.memory_used_bytes or 0 for sample in table.samples)
+        command = parts.command()
         try:
-            pid = parts.run.start(parts.command, parts.environment)
+            pid = parts.run.start(command, parts.environment)
         except OSError as error:
-            parts.put(LaunchFailed(not_executable(parts.command[0], error)))
+            parts.put(LaunchFailed(not_executable(command[0], error)))
             return
         parts.log.info(f"engine started as pid {pid}")
         parts.put(Launched(pid))

@@ -11,6 +11,7 @@ from vllm_supervisor.core.facts import FigureName
 from vllm_supervisor.core.gpu import engine_bytes
 from vllm_supervisor.core.metrics import WINDOWS, Snapshot
 from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.core.redact import clean
 from vllm_supervisor.core.status import sentence
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
     """Everything that /status says, as plain JSON."""
     policy, watch, settings = state.policy, parts.watch, parts.instance.settings
     left = start_left(state, now)
-    return {
+    shown = {
         "instance": parts.instance.name,
         "version": __version__,
         "phase": state.phase.value,
@@ -119,11 +120,14 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
         "liveness": _liveness(state, now),
         "smoke": _smoke(state),
         "fault": _fault(state),
+        "incident": parts.incident,
         "last_failure": policy.last_reason,
         "warnings": list(state.warnings),
         "gpus": _gpus(parts),
         "at": time.time(),
     }
+    cleaned: dict[str, Any] = clean(shown, parts.redact)
+    return cleaned
 
 
 def _plain_rates(watch: Any, now: float) -> dict[str, float]:

@@ -1,0 +1,158 @@
+"""What kernel, driver and cgroup say while the engine runs: evidence always, a fault where it proves one."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vllm_supervisor.adapters.kernel_log import KernelLine, KernelLog
+from vllm_supervisor.core.events import EngineExited, Event, Faulted, ProcessDied
+from vllm_supervisor.core.gpu import GpuTable, engine_bytes
+from vllm_supervisor.core.hardware import (
+    KILLED_STATUSES,
+    XidLine,
+    fresh_xids,
+    oom_cause,
+    oom_counted,
+    read_kernel,
+    xid_cause,
+    xid_is_ours,
+)
+from vllm_supervisor.core.xid import lookup
+
+if TYPE_CHECKING:
+    import structlog
+
+    from vllm_supervisor.adapters.cgroup import OomCounter
+    from vllm_supervisor.core.causes import Cause
+
+EVIDENCE = 200
+LAST_WORD_S = 0.5
+"""After the engine's main process was killed, so long the kernel may still say that it was the killer."""
+
+
+class Witness:
+    """Listens beside the engine's own output.
+
+    Args:
+        put: Takes an event, in the loop.
+        kernel: Makes the follower of the kernel's lines.
+        counter: The unit's counter of OOM kills.
+        gpu_table: What is known of the GPUs now.
+        alive: Whether the engine runs; what happens before and after is evidence and no fault of it.
+
+    Attributes:
+        evidence: (source, line), the last ones.
+        pids: Every process that the engine has, or had.
+    """
+
+    def __init__(
+        self,
+        put: Callable[[Event], None],
+        *,
+        kernel: Callable[[Callable[[KernelLine], None]], KernelLog],
+        counter: OomCounter,
+        gpu_table: Callable[[], GpuTable | None],
+        alive: Callable[[], bool],
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
+        self._put = put
+        self._counter = counter
+        self._gpu_table = gpu_table
+        self._alive = alive
+        self._log = log
+        self._killed = counter.read()
+        self._xids: dict[tuple[str, int], int] = {}
+        self._gpus: set[str] = set()
+        self._proved = asyncio.Event()
+        self._late: set[asyncio.Task[None]] = set()
+        self.pids: set[int] = set()
+        self.evidence: collections.deque[tuple[str, str]] = collections.deque(maxlen=EVIDENCE)
+        self.kernel = kernel(self._heard)
+        self._following = asyncio.get_running_loop().create_task(self.kernel.run())
+
+    async def close(self) -> None:
+        """Follow nothing any more."""
+        self._following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._following
+
+    def put(self, event: Event) -> None:
+        """Pass an event on; before a death everything that may explain it."""
+        if isinstance(event, (ProcessDied, EngineExited)):
+            self._look_at_memory()
+            self._look_at_gpus()
+        if isinstance(event, EngineExited) and event.status in KILLED_STATUSES and self.kernel.pid is not None:
+            task = asyncio.get_running_loop().create_task(self._put_late(event))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+            return
+        self._put(event)
+
+    async def _put_late(self, event: Event) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._proved.wait(), LAST_WORD_S)
+        self._put(event)
+
+    def look(self, pids: frozenset[int], main_pid: int | None) -> None:
+        """Look at what does not report by itself."""
+        self.pids |= pids | ({main_pid} if main_pid is not None else set())
+        self._look_at_memory()
+        self._look_at_gpus()
+
+    def _look_at_memory(self) -> None:
+        now = self._counter.read()
+        cause = oom_counted(self._killed, now)
+        self._killed = now
+        if cause is not None:
+            self.evidence.append(("cgroup", cause.evidence))
+            self._fault(cause)
+
+    def _look_at_gpus(self) -> None:
+        table = self._gpu_table()
+        if table is None:
+            return
+        pids = frozenset(self.pids)
+        self._gpus |= {sample.uuid or f"index {sample.index}" for sample in table.samples if engine_bytes(sample, pids)}
+        records = {record.uuid or f"index {record.index}": record for record in table.records}
+        counts = {(key, xid): n for key, record in records.items() for xid, n in record.xid_errors.items()}
+        for (key, xid), _ in fresh_xids(self._xids, counts):
+            where = f"{records[key].index} ({records[key].uuid or 'no uuid'})"
+            line = f"Xid {xid} on GPU {where}: {lookup(xid).meaning}"
+            self._note("NVML", line)
+            cause = xid_cause(where, xid, f"NVML: {line}")
+            if cause is not None and (key in self._gpus or not self._gpus):
+                self._fault(cause)
+        self._xids = counts
+
+    def _heard(self, line: KernelLine) -> None:
+        found = read_kernel(line.message)
+        if found is None:
+            return
+        self._note("kernel", line.message)
+        evidence = f"kernel: {line.message}"
+        if isinstance(found, XidLine):
+            cause = xid_cause(found.gpu, found.xid, evidence)
+            if cause is not None and not xid_is_ours(found, self.pids, all_gpus=self._uses_all_gpus()):
+                cause = None
+        else:
+            cause = oom_cause(found, evidence, self.pids, self._counter.cgroup)
+        if cause is not None:
+            self._fault(cause)
+
+    def _uses_all_gpus(self) -> bool:
+        table = self._gpu_table()
+        known = len(table.records) if table is not None else 0
+        return not self._gpus or len(self._gpus) >= known
+
+    def _note(self, source: str, line: str) -> None:
+        self.evidence.append((source, line))
+        self._log.warning(f"{source}: {line}")
+
+    def _fault(self, cause: Cause) -> None:
+        self._proved.set()
+        if self._alive():
+            self._put(Faulted(cause))
