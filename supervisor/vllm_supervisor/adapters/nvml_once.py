@@ -1,7 +1,7 @@
 """One reading of the GPUs for a command line that ends at once.
 
 NVML can hang in the driver, and a thread stuck there could never be ended. So the reading happens
-in a child process of this very module; what does not answer in time counts as no driver.
+in a child process of this very module; what does not answer in time is known to be silent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEADLINE_S = 2.0
 
 
 def read_once(deadline_s: float = DEADLINE_S) -> GpuObservation | None:
-    """The GPUs as NVML names them now; None without a driver or without an answer in time."""
+    """The GPUs as NVML names them now; None without a driver."""
     command = [sys.executable, "-P", "-c", "from vllm_supervisor.adapters.nvml_once import main; main()"]
     # The child must find this package wherever the parent found it.
     roots = (os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[2]))
@@ -39,7 +39,7 @@ def read_once(deadline_s: float = DEADLINE_S) -> GpuObservation | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             # A process stuck in the driver does not even die; it is not waited for.
             process.communicate(timeout=0.2)
-        return None
+        return GpuObservation((), silent=True)
     return parse(output) if process.returncode == 0 else None
 
 
@@ -59,7 +59,7 @@ def parse(output: bytes) -> GpuObservation | None:
             )
             for gpu in document["gpus"]
         )
-        return GpuObservation(gpus, str(document["driver"]))
+        return GpuObservation(gpus, str(document["driver"]), tuple(int(index) for index in document.get("lost", ())))
     except (ValueError, KeyError, TypeError, IndexError):
         return None
 
@@ -71,29 +71,33 @@ def main() -> None:
     try:
         pynvml.nvmlInit()
         driver = _optional(pynvml, "nvmlSystemGetDriverVersion")
-        document = {"driver": _text(driver or ""), "gpus": list(_gpus(pynvml))}
+        lost: list[int] = []
+        document = {"driver": _text(driver or ""), "gpus": list(_gpus(pynvml, lost)), "lost": lost}
     except pynvml.NVMLError:
         sys.exit(1)
     sys.stdout.write(json.dumps(document))
 
 
-def _gpus(pynvml: Any) -> Iterator[dict[str, Any]]:
+def _gpus(pynvml: Any, lost: list[int]) -> Iterator[dict[str, Any]]:
     for index in range(pynvml.nvmlDeviceGetCount()):
-        # A GPU that fell off the bus is left out; the check then counts too few.
-        with contextlib.suppress(pynvml.NVMLError):
+        # A GPU that fell off the bus is still counted; the check says which one it was.
+        try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            capability = _optional(pynvml, "nvmlDeviceGetCudaComputeCapability", handle)
-            running = _optional(pynvml, "nvmlDeviceGetComputeRunningProcesses", handle)
-            yield {
-                "index": index,
-                "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
-                "name": _text(pynvml.nvmlDeviceGetName(handle)),
-                "total": memory.total,
-                "used": memory.used,
-                "capability": list(capability or (0, 0)),
-                "processes": [[process.pid, process.usedGpuMemory or 0] for process in running or ()],
-            }
+        except pynvml.NVMLError:
+            lost.append(index)
+            continue
+        capability = _optional(pynvml, "nvmlDeviceGetCudaComputeCapability", handle)
+        running = _optional(pynvml, "nvmlDeviceGetComputeRunningProcesses", handle)
+        yield {
+            "index": index,
+            "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
+            "name": _text(pynvml.nvmlDeviceGetName(handle)),
+            "total": memory.total,
+            "used": memory.used,
+            "capability": list(capability or (0, 0)),
+            "processes": [[process.pid, process.usedGpuMemory or 0] for process in running or ()],
+        }
 
 
 def _optional(pynvml: Any, call: str, *arguments: Any) -> Any:

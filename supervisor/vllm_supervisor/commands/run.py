@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from pathlib import Path
 
 from vllm_supervisor.core.exits import ExitCode
+
+PARTING_S = 1.0
+"""All is done and said by then; so long a thread may still take to come back."""
 
 HELP = "start the engine of a configuration and supervise it until it ends"
 
@@ -44,4 +48,18 @@ def run(args: argparse.Namespace) -> int:
 
         carried = read_descriptor(args.resume_fd)
         instance = carried.applied_to(instance)
-    return asyncio.run(supervise(instance, record_path=args.record, log_level=args.log_level, carried=carried))
+
+    async def to_the_end() -> int:
+        code = await supervise(instance, record_path=args.record, log_level=args.log_level, carried=carried)
+        await _part_with_threads(code)
+        return code
+
+    return asyncio.run(to_the_end())
+
+
+async def _part_with_threads(code: int) -> None:
+    """End here and now when a thread hangs in a file system or a driver: the exit would wait for it for ever."""
+    ending = asyncio.create_task(asyncio.get_running_loop().shutdown_default_executor())
+    done, _ = await asyncio.wait({ending}, timeout=PARTING_S)
+    if not done:
+        os._exit(code)

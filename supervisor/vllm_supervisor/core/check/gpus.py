@@ -41,6 +41,15 @@ def check_gpus(
     """Refuse when GPUs are missing or held; nothing is asked of them for device = "cpu"."""
     if view.device != "cuda":
         return []
+    if gpus is not None and gpus.silent:
+        # Without its persistence daemon a driver takes seconds for each GPU: slow is not absent.
+        return [
+            warn(
+                "gpus",
+                "the NVIDIA driver did not answer in time, so the GPUs are not checked",
+                "run nvidia-smi; enable nvidia-persistenced",
+            )
+        ]
     if gpus is None or not gpus.gpus:
         return [
             refuse(
@@ -52,6 +61,16 @@ def check_gpus(
         ]
     seen = visible(view, gpus)
     needed = options.parallel().gpus // (options.number("nnodes") or 1)
+    if len(seen) < needed and gpus.lost:
+        which = ", ".join(f"GPU {index}" for index in gpus.lost)
+        return [
+            refuse(
+                "gpus",
+                "gpu-lost",
+                f"{needed} GPUs are needed and {len(seen)} are there; the driver cannot reach {which}",
+                "see journalctl -k | grep Xid; reset the GPU or reboot, and have the card looked at if it comes back",
+            )
+        ]
     if len(seen) < needed:
         hidden = ", CUDA_VISIBLE_DEVICES hides others" if len(seen) < len(gpus.gpus) else ""
         return [

@@ -63,10 +63,17 @@ class GpuSeen:
 
 @dataclass(frozen=True, slots=True)
 class GpuObservation:
-    """All GPUs of the machine and the driver that answered."""
+    """All GPUs of the machine and the driver that answered.
+
+    Attributes:
+        lost: Indices of GPUs that the driver counts and cannot reach any more.
+        silent: There may be a driver, but it did not answer in time; nothing is known then.
+    """
 
     gpus: tuple[GpuSeen, ...]
     driver_version: str = ""
+    lost: tuple[int, ...] = ()
+    silent: bool = False
 
 
 def least_capability(gpus: tuple[GpuSeen, ...]) -> tuple[int, int] | None:
