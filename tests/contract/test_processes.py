@@ -1,0 +1,162 @@
+"""Seeing, ending and reaping what is ours, and nothing that is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from vllm_supervisor.adapters.processes import Processes
+from vllm_supervisor.core.events import Role
+from vllm_supervisor.core.ownership import START_ID
+
+# Run in a process of its own, because a subreaper adopts orphans and the tests' process must not.
+SCENE = """
+import os, signal, subprocess, sys, time
+from vllm_supervisor.adapters.processes import Processes, become_subreaper, reap
+
+assert become_subreaper()
+processes = Processes("start-1")
+env = {**os.environ, "VSUP_START_ID": "start-1", "SPT_NOENV": "1"}
+child = subprocess.Popen([sys.executable, "-c", '''
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print("forked", flush=True)
+time.sleep(600)
+'''], env=env, stdout=subprocess.PIPE, text=True)
+assert child.stdout.readline() == "forked\\n"
+until = time.monotonic() + 10
+while len(processes.ours()) != 2 and time.monotonic() < until:
+    pass
+ours = {each.pid for each in processes.ours()}
+assert child.pid in ours and len(ours) == 2, ours
+assert {each.pid for each in processes.descendants()} == ours, "the orphan became ours"
+child.kill()
+child.wait()
+orphan = (ours - {child.pid}).pop()
+assert [each.pid for each in processes.ours()] == [orphan]
+processes.helpers.add(orphan)
+assert processes.ours() == () and processes.kill() == ()
+processes.helpers.clear()
+print(*processes.kill())
+while os.path.exists(f"/proc/{orphan}/stat") and open(f"/proc/{orphan}/stat").read().rpartition(")")[2].split()[0] != "Z":
+    assert time.monotonic() < until
+assert processes.ours() == (), "a zombie holds nothing"
+assert reap(None, {orphan}) == ()
+assert reap(orphan) == ()
+assert reap(None) == (orphan,)
+assert reap(None) == ()
+"""
+
+
+def python(code, **env):
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def sleeper():
+    """Starts processes that tell a line and sleep; they are gone afterwards."""
+    made = []
+
+    def start(code="", **env):
+        child = python(f"import sys, time\n{code}\nprint('here', flush=True)\ntime.sleep(600)", **env)
+        made.append(child)
+        assert child.stdout.readline() == "here\n"
+        return child
+
+    yield start
+    for child in made:
+        child.kill()
+        child.wait(10)
+        child.stdin.close()
+        child.stdout.close()
+
+
+def test_an_orphan_in_a_session_of_its_own_is_seen_killed_and_reaped():
+    done = python(SCENE)
+    out, _ = done.communicate(timeout=30)
+    assert done.returncode == 0
+    assert out.startswith("pid ")
+
+
+def test_only_the_mark_makes_a_stranger_ours(sleeper):
+    # The tests' process plays a neighbour of the same user; its child is ours only by descent.
+    marked = sleeper(**{START_ID: "start-2"})
+    found = {each.pid for each in Processes("start-2").ours()}
+    assert marked.pid in found
+    neighbour = psutil.Process(os.getppid())
+    assert neighbour.pid not in found
+    assert os.getpid() not in found
+
+
+def test_roles_come_from_titles_and_options_are_left_out(sleeper):
+    title = "open('/proc/self/comm', 'w').write('VLLM::Worker_TP1')"
+    worker = sleeper(title)
+    keyed = subprocess.Popen(["sleep", "600"])
+    main = python("import sys; sys.stdin.read()")
+    try:
+        roles = Processes("none").roles(main.pid)
+        assert roles[worker.pid][0] is Role.WORKER
+        assert roles[main.pid][0] is Role.API_SERVER
+        assert roles[keyed.pid] == (Role.OTHER, "sleep 600")
+        assert " -c" not in roles[main.pid][1], "options may hold a key"
+    finally:
+        keyed.kill()
+        keyed.wait(10)
+        main.communicate(timeout=10)
+
+
+def test_usage_grows_with_reading_memory_and_work(sleeper, tmp_path):
+    (tmp_path / "weights").write_bytes(bytes(8 << 20))
+    code = f"""
+print('here', flush=True)
+sys.stdin.readline()
+kept = bytearray(open({str(tmp_path / "weights")!r}, 'rb').read()) * 8
+until = time.process_time() + 0.2
+while time.process_time() < until: pass
+"""
+    child = python(f"import sys, time\n{code}\nprint('done', flush=True)\ntime.sleep(600)")
+    try:
+        assert child.stdout.readline() == "here\n"
+        processes = Processes("none")
+        as_worker = {child.pid: (Role.WORKER, "w")}
+        before = processes.usage(as_worker)
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "done\n"
+        after = processes.usage(as_worker)
+        assert after.read_bytes - before.read_bytes >= 8 << 20
+        assert after.resident_bytes - before.resident_bytes >= 60 << 20
+        assert after.worker_cpu_s >= 0.2
+        assert after.compiler_cpu_s == 0
+        assert processes.usage({child.pid: (Role.COMPILER, "nvcc")}).compiler_cpu_s >= 0.2
+        gone = {2**22 - 3: (Role.WORKER, "gone")}
+        assert processes.usage(gone).worker_cpu_s is None
+    finally:
+        child.kill()
+        child.wait(10)
+        child.stdin.close()
+        child.stdout.close()
+
+
+def test_a_look_at_all_processes_takes_no_time_to_speak_of():
+    processes = Processes("none")
+    processes.descendants()
+    began = time.process_time()
+    for _ in range(5):
+        processes.descendants()
+    count = sum(entry.name.isdigit() for entry in Path("/proc").iterdir())
+    assert (time.process_time() - began) / 5 < 0.0005 * count
