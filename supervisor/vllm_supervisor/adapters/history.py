@@ -14,60 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from vllm_supervisor.core.history_schema import COLUMNS, CREATE, SCHEMA
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.redact import clean
 from vllm_supervisor.core.retry import PastStart
 
-SCHEMA = 1
 BUSY_S = 2.0
-
-_CREATE = """
-CREATE TABLE IF NOT EXISTS starts (
-    id INTEGER PRIMARY KEY,
-    began_at REAL NOT NULL,
-    ended_at REAL,
-    ready_at REAL,
-    boot_id TEXT NOT NULL,
-    config_hash TEXT NOT NULL,
-    version TEXT NOT NULL,
-    engine_version TEXT NOT NULL DEFAULT '',
-    attempt INTEGER NOT NULL DEFAULT 1,
-    outcome TEXT NOT NULL DEFAULT '',
-    exit_code INTEGER,
-    reason TEXT NOT NULL DEFAULT '',
-    class TEXT NOT NULL DEFAULT '',
-    sentence TEXT NOT NULL DEFAULT '',
-    phases TEXT NOT NULL DEFAULT '{}',
-    gaps TEXT NOT NULL DEFAULT '{}',
-    figures TEXT NOT NULL DEFAULT '{}',
-    smoke TEXT NOT NULL DEFAULT '{}',
-    incident TEXT NOT NULL DEFAULT ''
-);
-CREATE TABLE IF NOT EXISTS totals (
-    kind TEXT NOT NULL,
-    label TEXT NOT NULL,
-    count INTEGER NOT NULL,
-    PRIMARY KEY (kind, label)
-);
-"""
-
-_COLUMNS = frozenset(
-    {
-        "ended_at",
-        "ready_at",
-        "engine_version",
-        "outcome",
-        "exit_code",
-        "reason",
-        "class",
-        "sentence",
-        "phases",
-        "gaps",
-        "figures",
-        "smoke",
-        "incident",
-    },
-)
 
 
 class History:
@@ -106,7 +58,7 @@ class History:
             unusable = not isinstance(error, sqlite3.OperationalError)
             if read_only or not unusable:
                 self.trouble = f"the history {path} cannot be used ({error}); this start is not remembered"
-                return _prepared(_connect(":memory:"))
+                return _from_what_can_be_read(path)
             aside = path.with_name(f"{path.name}.corrupt-{int(path.stat().st_mtime)}")
             self.trouble = f"the history {path} was corrupt ({error}) and is set aside as {aside.name}"
             with contextlib.suppress(OSError):
@@ -153,7 +105,7 @@ class History:
 
     def update(self, **columns: Any) -> None:
         """Write what is known now of the present start; mappings are stored as JSON."""
-        unknown = columns.keys() - _COLUMNS
+        unknown = columns.keys() - COLUMNS
         if unknown:
             raise KeyError(f"no such column: {', '.join(sorted(unknown))}")
         if self._id is None or not columns:
@@ -207,12 +159,29 @@ def _connect(target: str) -> sqlite3.Connection:
     return db
 
 
+def _from_what_can_be_read(path: Path) -> sqlite3.Connection:
+    """Memory with the earlier starts in it: on a full or read-only disk they still say how long to wait.
+
+    A write-ahead log cannot be opened there, so the file is read as it is (`immutable`).
+    """
+    memory = _prepared(_connect(":memory:"))
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(f"file:{path}?mode=ro&immutable=1")) as db:
+        rows = [dict(row) for row in db.execute("SELECT * FROM starts ORDER BY id")]
+        totals = [tuple(row) for row in db.execute("SELECT kind, label, count FROM totals")]
+        for row in rows:
+            marks = ", ".join("?" * len(row))
+            memory.execute(f"INSERT INTO starts ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))  # noqa: S608 - our own columns
+        memory.executemany("INSERT INTO totals VALUES (?, ?, ?)", totals)
+    memory.commit()
+    return memory
+
+
 def _prepared(db: sqlite3.Connection) -> sqlite3.Connection:
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")
     if db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
         raise sqlite3.DatabaseError("quick_check failed")
-    db.executescript(_CREATE)
+    db.executescript(CREATE)
     db.execute(f"PRAGMA user_version={SCHEMA}")
     return db
 

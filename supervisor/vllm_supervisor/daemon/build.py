@@ -25,6 +25,7 @@ from vllm_supervisor.adapters.output import Forwarder
 from vllm_supervisor.adapters.processes import Processes
 from vllm_supervisor.adapters.sockets import holder
 from vllm_supervisor.core.redact import redactor
+from vllm_supervisor.core.slower import compared
 
 from .engine_run import EngineRun
 from .instance import cache_dirs
@@ -145,6 +146,7 @@ def build(
     version = checker.engine_version()
     policy = _policy(instance, outlets, past, version)
     supervisor = Supervisor(policy, record=record, state=carried.resumed(policy) if carried else None)
+    supervisor.compared = compared(past, instance.config_hash())
     start_id = carried.start_id if carried else secrets.token_hex(8)
     processes = Processes(start_id)
     gpus = Gpus(instance, processes)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vllm_supervisor.core.effects import Exit
 from vllm_supervisor.core.events import Begin, Event, ReloadRequested, StopRequested, Tick
 from vllm_supervisor.core.phases import LOADING, SERVING, SETTLED, Phase
+from vllm_supervisor.core.slower import slow_start
 from vllm_supervisor.core.state import State, initial
 from vllm_supervisor.core.status import sentence
 from vllm_supervisor.core.step import next_wake, step
@@ -57,6 +58,9 @@ class Supervisor:
         self.exit: Exit | None = None
         self.note = ""
         """Something of our own that the operator must know; part of STATUS."""
+        self.compared = 0
+        """From how many earlier starts the expected lengths come."""
+        self._slow = False
         self._told: tuple[str, tuple[object, ...], float] = ("", (), float("-inf"))
         self._look_now = asyncio.Event()
         self._ticked_at = self._clock()
@@ -125,7 +129,12 @@ class Supervisor:
         urgent = (state.phase, state.dying, state.stop_step)
         if urgent == what and now - at < STATUS_EVERY_S:
             return
-        new = sentence(state, now, rates=performer.rates(now), note=self.note)
+        slow = slow_start(state, now, self.compared) if state.phase in LOADING else ""
+        if slow and not self._slow:
+            performer.parts.log.warning(slow)
+        self._slow = self._slow or bool(slow)
+        notes = "; ".join(filter(None, (slow, self.note)))
+        new = sentence(state, now, rates=performer.rates(now), note=notes)
         self._told = (new, urgent, now)
         if new != text:
             performer.tell(new)
