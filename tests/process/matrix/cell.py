@@ -15,7 +15,10 @@ from process.matrix.faults import FAULTS
 from process.matrix.scene import Scene
 from process.matrix.stands import STANDS
 from process.matrix.table import Cell
-from process.waiting import http_get
+from process.waiting import http_get, wait_until
+
+LONGEST = 4000
+"""Characters of a problem: a log may hold a line of 100 MB."""
 
 BASE: dict[str, Any] = {
     "engine": {"args": {"tensor-parallel-size": 2}},
@@ -76,7 +79,7 @@ def run(cell: Cell, folder: Path, neighbour: Neighbour) -> Measured:
         seconds = _run(cell, folder)
         neighbour.check()
     except (AssertionError, OSError, KeyError, TimeoutError, subprocess.TimeoutExpired) as error:
-        return Measured(cell, time.monotonic() - began, f"{type(error).__name__}: {error}")
+        return Measured(cell, time.monotonic() - began, f"{type(error).__name__}: {str(error)[:LONGEST]}")
     shutil.rmtree(folder, ignore_errors=True)
     return Measured(cell, seconds)
 
@@ -152,6 +155,8 @@ def _ready_and_stopped(scene: Scene) -> None:
 
 def _looks_right(cell: Cell, scene: Scene) -> None:
     assert "Traceback" not in "".join(line for line in scene.log().splitlines() if "vllm-supervisor:" in line)
+    last = ("Failed: ", "Stopped")
+    wait_until(lambda: scene.last_status().startswith(last), 5, "the last word of the daemon", scene.err)
     status = scene.last_status()
     if cell.outcome.reasons:
         named = status.removeprefix("Failed: ").partition(":")[0].partition(" ")[0].rstrip(".")

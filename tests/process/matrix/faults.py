@@ -17,7 +17,7 @@ import psutil
 from process.daemon_tools import stranger
 from process.harness import SOURCE
 from process.matrix.scene import BUDGET_S, Scene
-from process.matrix.stands import CUT
+from process.matrix.stands import CUT, seen_as
 
 STANDSTILL_S = 3.0
 """So long the supervisor itself stands still: longer than the stall budget of the phase."""
@@ -53,7 +53,7 @@ def _budget(phase: str) -> dict[str, Any]:
     if phase == "draining":
         return {"stop": {"drain_s": 2.0, "kill_after_s": 1.0}}
     if phase in {*CUT, "verifying"}:
-        return {"stall": {phase.replace("-", "_"): BUDGET_S}}
+        return {"stall": {each.replace("-", "_"): BUDGET_S for each in seen_as(phase)}}
     return {}
 
 
