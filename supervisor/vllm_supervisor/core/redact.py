@@ -37,10 +37,10 @@ _WORDS: Final = frozenset(
     },
 )
 _ENDINGS: Final = ("apikey", "password", "passwd", "secret", "accesskey", "authtoken", "accesstoken")
-_NO_VALUES: Final = frozenset({"none", "null", "true", "false", "auto"})
+_NO_VALUES: Final = frozenset({"none", "null", "true", "false", "auto", "bearer", "basic"})
 
 _URL = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]{0,30}://)(?P<who>[^\s/?#\"'<>]{1,400})@")
-_SCHEME = re.compile(r"\b(?P<scheme>[Bb]earer|[Bb]asic) +(?P<value>[A-Za-z0-9._~+/=\-]{8,})")
+_SCHEME = re.compile(r"\b(?P<scheme>[Bb]earer|[Bb]asic) +(?P<value>[A-Za-z0-9._~+/=\-]{4,})")
 _NAMED = re.compile(
     r"(?P<name>[A-Za-z][A-Za-z0-9_\-]{0,60})(?P<between>[\"']?\s{0,2}[=:]\s{0,2}\[?[\"']?)"
     r"(?P<value>[^\s\"'\[\](){}<>,;&|]{4,})",
@@ -145,7 +145,8 @@ def by_shape(text: str) -> str:
         text = _URL.sub(rf"\g<scheme>{HIDDEN}@", text)
     lower = text.lower()
     if "bearer " in lower or "basic " in lower:
-        text = _SCHEME.sub(_hide_scheme, text)
+        surely = "authorization" in lower
+        text = _SCHEME.sub(rf"\g<scheme> {HIDDEN}" if surely else _hide_scheme, text)
     if "hf_" in text or "sk-" in text or "gh" in text:
         text = _SHAPED.sub(HIDDEN, text)
     for mark in _MARKS:
