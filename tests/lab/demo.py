@@ -15,10 +15,9 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +26,12 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(HERE.parents[1]))
 
 from lab import engine, models, paths  # noqa: E402 - only importable from here on
-from vllm_supervisor.adapters import control  # noqa: E402
-from vllm_supervisor.daemon.progress import Display, display_for  # noqa: E402
+from lab.foreground import ForegroundError, Screen, folder_of_ours, supervised, wait_ready, watch  # noqa: E402
 
 PROFILE = ROOT / "env" / "profiles" / "cpu-demo.toml"
 SHARDS = "6"
-READY_S, STOP_S, SCRAPE_S = 300.0, 60.0, 15.0
+SCRAPE_S = 15.0
 COUNTER = "vllm:generation_tokens_total"
-MARK = "VSUP_DEMO"
-"""Stands in the environment of everything that the demo starts; what carries it must be gone in the end."""
-
-
-class DemoError(Exception):
-    """The demo cannot go on; the message is one sentence with the remedy."""
-
-
-class Screen:
-    """Where the demo speaks: above the display on a terminal, on standard output elsewhere."""
-
-    def __init__(self) -> None:
-        self.display: Display | None = None
-        self.colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-
-    def say(self, text: str, style: str = "") -> None:
-        """One line."""
-        line = f"\x1b[{style}m{text}\x1b[0m" if style and self.colour else text
-        if self.display is not None and self.display.fileno() != 2:
-            os.write(self.display.fileno(), f"{line}\n".encode())
-        else:
-            print(line, flush=True)
-
-    def step(self, text: str) -> None:
-        """The headline of a step."""
-        self.say(f"demo: {text}", "1;36")
 
 
 def main() -> int:
@@ -69,12 +41,16 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         vllm = _engine(screen)
-        with _folder() as folder:
+        with folder_of_ours() as folder:
+            # The engine and torch leave sockets and folders in the temporary directory; this one goes with the demo.
+            temporary = folder / "t"
+            temporary.mkdir()
+            os.environ["TMPDIR"] = str(temporary)
             _show(screen, vllm, folder)
     except KeyboardInterrupt:
         screen.step("stopped by Ctrl-C; nothing is left behind")
         return 130
-    except (DemoError, paths.LabError) as error:
+    except (ForegroundError, paths.LabError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     screen.step(f"done after {time.monotonic() - began:.0f} s; nothing is left behind")
@@ -106,30 +82,8 @@ def _model(screen: Screen, folder: Path) -> Path:
         check=False,
     )
     if done.returncode:
-        raise DemoError(f"the model cannot be made: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+        raise ForegroundError(f"the model cannot be made: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
     return target
-
-
-@contextlib.contextmanager
-def _folder() -> Iterator[Path]:
-    """A directory that is gone afterwards, even when Ctrl-C comes while it is made or removed."""
-    with _held():
-        made = tempfile.TemporaryDirectory(prefix="vsup-demo.", ignore_cleanup_errors=True)
-    try:
-        yield Path(made.name)
-    finally:
-        with _held():
-            made.cleanup()
-
-
-@contextlib.contextmanager
-def _held() -> Iterator[None]:
-    """Ctrl-C waits meanwhile."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _show(screen: Screen, vllm: Path, folder: Path) -> None:
@@ -139,9 +93,9 @@ def _show(screen: Screen, vllm: Path, folder: Path) -> None:
     config.write_text(_toml(settings), encoding="utf-8")
     page = f"http://{settings['metrics']['listen']}"
     screen.step(f"the supervisor in the foreground; its page is {page}/")
-    with _supervisor(screen, config, folder) as child:
+    with supervised(screen, config, folder) as child:
         began = time.monotonic()
-        status = _ready(screen, child, folder)
+        status = wait_ready(screen, child, folder)
         screen.step(f"READY after {time.monotonic() - began:.1f} s: the engine has answered a request")
         _phases(screen, status)
         before = _value(_fetch(page), COUNTER) or 0.0
@@ -150,7 +104,7 @@ def _show(screen: Screen, vllm: Path, folder: Path) -> None:
         if os.environ.get("KEEP", "0") not in {"", "0"}:
             screen.step(f"KEEP=1: it stays up until Ctrl-C; see {page}/ and {page}/metrics")
             while child.poll() is None:
-                _watch(screen, folder)
+                watch(screen, folder)
                 time.sleep(0.2)
         screen.step("stopping it as systemd does: SIGTERM")
 
@@ -191,82 +145,6 @@ def _toml(table: dict[str, Any], path: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-@contextlib.contextmanager
-def _supervisor(screen: Screen, config: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The supervisor, ended in order whatever happens; then a look for what it may have left."""
-    display = screen.display = display_for(2, os.environ)
-    command = [sys.executable, "-m", "vllm_supervisor", "run", "--config", str(config)]
-    command += ["--state-dir", str(folder / "state"), "--runtime-dir", str(folder / "run")]
-    with _held():
-        # Started with SIGINT held, so that a Ctrl-C during its first moments waits until it listens for it.
-        child = subprocess.Popen(command, stderr=display.fileno(), env={**os.environ, MARK: str(folder)})
-    try:
-        yield child
-    except BaseException:
-        _end(child)
-        _look_for_leftovers(folder)
-        raise
-    else:
-        code = _end(child)
-        left = _look_for_leftovers(folder)
-        if code != 0 or left:
-            raise DemoError(f"the supervisor ended with {code} and left {left} processes; see its last lines above")
-    finally:
-        screen.display = None
-        display.close()
-
-
-def _end(child: subprocess.Popen[bytes]) -> int:
-    """Ends the supervisor as systemd does: SIGTERM, and SIGKILL when it takes too long."""
-    with _held():
-        if child.poll() is None:
-            child.terminate()
-        try:
-            return child.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            return child.wait()
-
-
-def _look_for_leftovers(folder: Path) -> int:
-    """Kills what still carries our mark; how many there were."""
-    mark = f"{MARK}={folder}".encode()
-    found = 0
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
-                found += 1
-    return found
-
-
-def _watch(screen: Screen, folder: Path) -> dict[str, Any]:
-    """What the supervisor says now, also shown; {} while it does not listen yet."""
-    try:
-        status = control.status(folder / "run" / "control.sock")
-    except (control.NotRunningError, control.ControlError):
-        return {}
-    if screen.display is not None:
-        screen.display.update(status)
-    return status
-
-
-def _ready(screen: Screen, child: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
-    until = time.monotonic() + READY_S
-    while time.monotonic() < until:
-        status = _watch(screen, folder)
-        if status.get("ready"):
-            return status
-        if child.poll() is not None:
-            raise DemoError(
-                f"the supervisor ended with {child.returncode} before the engine was ready; see its last lines"
-            )
-        time.sleep(0.1)
-    raise DemoError(f"the engine was not ready within {READY_S:.0f} s; see its last lines")
-
-
 def _phases(screen: Screen, status: dict[str, Any]) -> None:
     shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in status["phases"].items() if name != "ready")
     screen.say(f"  {shown}")
@@ -280,9 +158,9 @@ def _question(screen: Screen, config: Path) -> int:
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        raise DemoError(f"no answer: {done.stderr.strip()}") from None
+        raise ForegroundError(f"no answer: {done.stderr.strip()}") from None
     if done.returncode:
-        raise DemoError(f"the answer is not right: {answer['sentence']}")
+        raise ForegroundError(f"the answer is not right: {answer['sentence']}")
     screen.say(f"  reasoning  {answer['reasoning'].strip()}")
     screen.say(f"  content    {answer['content'].strip()}", "1")
     rate = answer["tokens"] / answer["seconds"]
@@ -318,7 +196,7 @@ def _fetch(page: str) -> str:
         with urlopen(f"{page}/metrics", timeout=10) as answer:
             return str(answer.read().decode())
     except (URLError, OSError) as error:
-        raise DemoError(f"{page}/metrics does not answer: {error}") from None
+        raise ForegroundError(f"{page}/metrics does not answer: {error}") from None
 
 
 def _value(text: str, name: str) -> float | None:
@@ -333,7 +211,7 @@ def _until(fn: Callable[[], str], limit_s: float, complaint: str) -> str:
     until = time.monotonic() + limit_s
     while not (value := fn()):
         if time.monotonic() >= until:
-            raise DemoError(f"{complaint} within {limit_s:.0f} s")
+            raise ForegroundError(f"{complaint} within {limit_s:.0f} s")
         time.sleep(0.2)
     return value
 

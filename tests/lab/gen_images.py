@@ -6,14 +6,11 @@ made-up moments, so that every situation can be seen on any machine.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.server
-import os
-import shutil
-import signal
-import subprocess
+import itertools
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,14 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "supervisor"), str(ROOT / "tests")]
 
-from lab.situations import FAILURE, SITUATIONS, trend  # noqa: E402 - only importable from here on
+from lab.browser import BrowserError, browser  # noqa: E402 - only importable from here on
+from lab.situations import FAILURE, SITUATIONS, trend  # noqa: E402
 
-DESK, PHONE = (1280, 1500), (390, 2600)
-BROWSER_S = 60.0
-
-
-class BrowserError(Exception):
-    """The browser does not run; the message is one sentence with the remedy."""
+WIDTHS = {"desk": 1280, "phone": 390}
 
 
 def render(name: str) -> bytes:
@@ -70,76 +63,23 @@ def served(body: Callable[[str], bytes] = render) -> Iterator[int]:
         server.server_close()
 
 
-def browse(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a browser without a window to its end, with a profile that is thrown away.
-
-    Raises:
-        BrowserError: there is none, or it does not come to an end.
-    """
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        raise BrowserError("chromium is missing: run `make deps`")
-    with tempfile.TemporaryDirectory(prefix="vsup-browser.", ignore_cleanup_errors=True) as profile:
-        command = [
-            program,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--no-first-run",
-            "--hide-scrollbars",
-            f"--user-data-dir={profile}",
-            *arguments,
-        ]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            out, err = process.communicate(timeout=BROWSER_S)
-        except subprocess.TimeoutExpired:
-            raise BrowserError(f"{program} did not end within {BROWSER_S:.0f} s") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-
-def shoot(url: str, target: Path, size: tuple[int, int], *, dark: bool) -> None:
-    """A picture of a page.
-
-    Raises:
-        BrowserError: none was made.
-    """
-    done = browse(
-        f"--screenshot={target}",
-        f"--window-size={size[0]},{size[1]}",
-        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-        "--virtual-time-budget=1000",
-        url,
-    )
-    if not target.exists():
-        raise BrowserError(f"no picture of {url} was made: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+async def shoot(folder: Path) -> None:
+    """Writes all pictures: every situation, at desk and phone width, light and dark."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with served() as port:
+        async with browser() as tab:
+            for name, (place, width), dark in itertools.product(SITUATIONS, WIDTHS.items(), (False, True)):
+                await tab.look(f"http://127.0.0.1:{port}/{name}", width=width, dark=dark)
+                await tab.picture(folder / f"page-{name}-{place}-{'dark' if dark else 'light'}.png")
 
 
 def main(arguments: list[str]) -> int:
-    """Writes all pictures."""
-    folder = Path(arguments[0]) if arguments else ROOT / "docs" / "images"
-    folder.mkdir(parents=True, exist_ok=True)
-    with served() as port:
-        for name in SITUATIONS:
-            for width, size in (("desk", DESK), ("phone", PHONE)):
-                for tone in ("light", "dark"):
-                    target = folder / f"page-{name}-{width}-{tone}.png"
-                    shoot(f"http://127.0.0.1:{port}/{name}", target, size, dark=tone == "dark")
-                    print(target, file=sys.stderr)
+    """Writes them where the documentation has them, or into another folder."""
+    try:
+        asyncio.run(shoot(Path(arguments[0]) if arguments else ROOT / "docs" / "images"))
+    except BrowserError as error:
+        print(f"gen_images: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

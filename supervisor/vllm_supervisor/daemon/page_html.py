@@ -24,7 +24,7 @@ CSS = (_ASSETS / "app.css").read_bytes()
 SCRIPT = (_ASSETS / "app.js").read_bytes()
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
@@ -199,7 +199,8 @@ def _gpu(gpu: Mapping[str, Any], *, named: bool) -> str:
     more = [f"{busy * 100:.0f} % busy"] if busy is not None else []
     more += [f"{power:.0f} W"] if power is not None else []
     more += [f"{heat:.0f} °C"] if heat is not None else []
-    return f"<li>{title}{bar(words, parts)}<p>{words}</p><p>{', '.join(more)}</p></li>"
+    drawn = bar(f"GPU {gpu['index']}: {words}", parts)
+    return f"<li>{title}{drawn}<p>{words}</p><p>{', '.join(more)}</p></li>"
 
 
 def _failure(status: Mapping[str, Any], failure: Mapping[str, Any] | None) -> tuple[str, str]:
