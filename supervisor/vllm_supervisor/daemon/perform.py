@@ -116,6 +116,8 @@ class Performer:
             case fx.Smoke():
                 self._start(self._smoke())
             case fx.Terminate():
+                # What dies of the signal can no longer be asked for its segments.
+                parts.watch.remember_segments()
                 if not parts.run.terminate():
                     parts.log.debug("the engine's main process is already gone")
             case fx.KillEngine():

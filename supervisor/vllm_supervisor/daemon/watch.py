@@ -76,7 +76,8 @@ class Watch:
             self._looked_at = loop.time()
             self.roles = await asyncio.to_thread(self._processes.roles, main_pid)
             self._watch_all(loop, main_pid)
-        if phase is not self._looked_in:
+        if phase in LOADING or phase is not self._looked_in:
+            # A loading engine makes segments at any moment, and may be ended right after.
             self._looked_in = phase
             await asyncio.to_thread(self.remember_segments)
         seen = await asyncio.to_thread(self._activity, phase)
