@@ -150,7 +150,7 @@ def test_budgets_from_the_history_are_three_gaps_within_their_bounds():
 
 def test_the_wait_for_the_first_answer_is_a_gap_and_the_check_is_none_of_launching():
     start = Start().do(ev.Begin()).wait(50.0).do(ev.PreflightDone()).do(ev.Launched(7), after=3.0)
-    start.do(LINE, after=1.0).do(ANSWERED, after=90.0)
+    start.do(LINE, ev.Probed(ev.ProbeOutcome.NO_ANSWER, full=True), after=1.0).do(ANSWERED, after=90.0)
     gaps = start.state.evidence.gaps
     assert gaps[Phase.VERIFYING] == 90.0
     assert gaps[Phase.LAUNCHING] == 3.0

@@ -106,6 +106,13 @@ def test_unreadable_counters_are_not_taken_for_an_idle_engine():
     assert start.phase is Phase.STOPPING
 
 
+def test_connections_counted_before_the_drain_say_nothing_about_it():
+    start = ready().do(BUSY, ev.Activity(connections=0), STOP, UNKNOWN, after=0.2)
+    assert start.phase is Phase.DRAINING
+    start.do(ev.Activity(connections=0), UNKNOWN, after=0.6)
+    assert start.phase is Phase.STOPPING
+
+
 def test_no_drain_means_sigterm_at_once():
     assert kinds(ready(Policy(drain_s=0.0)).do(STOP)) == [fx.NotifyStopping, fx.NotifyExtend, fx.Terminate]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pure.start import ANSWERED, LINE, PAUSE, launched, loading, ready, seen
+from pure.start import ANSWERED, LINE, PAUSE, Start, launched, loading, ready, seen
 from vllm_supervisor.core import effects as fx
 from vllm_supervisor.core import events as ev
 from vllm_supervisor.core.causes import Cause
@@ -162,6 +162,21 @@ def test_require_and_a_wrong_answer_fail_the_start():
     assert start.exit.code == 75
 
 
+def test_neither_a_stray_answer_nor_a_death_lets_the_third_gate_stand_for_the_others():
+    passed = ev.SmokeDone(passed=True, verdict="right")
+    early = loading(Phase.VERIFYING, REQUIRE).do(passed)
+    assert early.count(fx.NotifyReady) == 0
+    assert early.do(ANSWERED).count(fx.NotifyReady) == 1
+    dying = loading(Phase.VERIFYING, REQUIRE).do(ANSWERED, WORKER, passed)
+    assert dying.count(fx.NotifyReady) == 0
+
+
+def test_no_engine_no_ready():
+    start = Start().do(ev.Begin(), ev.PreflightDone(), LINE, ANSWERED)
+    assert start.phase is Phase.VERIFYING
+    assert start.count(fx.NotifyReady) == 0
+
+
 def test_a_question_without_an_answer_is_not_called_an_unanswered_probe():
     start = loading(Phase.VERIFYING, REQUIRE).do(ANSWERED, after=1.0).wait(121.0)
     assert start.state.fault.reason == "smoke-failed"
@@ -170,6 +185,8 @@ def test_a_question_without_an_answer_is_not_called_an_unanswered_probe():
 def test_waiting_for_the_smoke_test_is_no_busy_loop():
     start = loading(Phase.VERIFYING, REQUIRE).do(ANSWERED, after=PAUSE)
     assert next_wake(start.state, start.now) == start.now + 1.0
+    dying = loading(Phase.VERIFYING).do(REFUSED, WORKER)
+    assert next_wake(dying.state, dying.now) == dying.now + 1.0
 
 
 def test_a_complaint_of_the_load_is_not_the_cause_of_a_later_death():
@@ -187,4 +204,6 @@ def test_the_watchdog_is_fed_from_ready_on_and_never_before():
     times = [at for at, _ in start.of(fx.NotifyWatchdog)]
     assert len(times) == 6
     assert max(b - a for a, b in itertools.pairwise(times)) <= 11.0
+    last = ready(Policy(watchdog_s=3.0)).do(ev.EngineExited(0), ev.IncidentSaved(), ev.Swept(), after=PAUSE)
+    assert isinstance(last.fresh[-1], fx.Exit)
     assert ready(replace(Policy(), watchdog_s=None)).wait(60.0).count(fx.NotifyWatchdog) == 0
