@@ -64,11 +64,12 @@ def served(body: Callable[[str], bytes] = render) -> Iterator[int]:
 
 
 async def shoot(folder: Path) -> None:
-    """Writes all pictures: every situation, at desk and phone width, light and dark."""
+    """Writes the pictures: every situation on a light desk and on a dark phone."""
     folder.mkdir(parents=True, exist_ok=True)
     with served() as port:
         async with browser() as tab:
-            for name, (place, width), dark in itertools.product(SITUATIONS, WIDTHS.items(), (False, True)):
+            for name, (place, width) in itertools.product(SITUATIONS, WIDTHS.items()):
+                dark = place == "phone"
                 await tab.look(f"http://127.0.0.1:{port}/{name}", width=width, dark=dark)
                 await tab.picture(folder / f"page-{name}-{place}-{'dark' if dark else 'light'}.png")
 

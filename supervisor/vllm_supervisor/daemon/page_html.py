@@ -231,7 +231,7 @@ def _details(status: Mapping[str, Any]) -> tuple[str, str]:
     pairs += [("warning", warning) for warning in status.get("warnings") or []]
     return "details", (
         "<h2>Details</h2><dl>"
-        + "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in pairs)
+        + "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in pairs)
         + "</dl>"
     )
 
