@@ -63,6 +63,9 @@ def by_py_spy(tool: str, pids: Sequence[int], limit_s: float = ALL_S) -> dict[in
 def by_abort(pids: Sequence[int], listen: Callable[[], Sequence[str]], limit_s: float = ALL_S) -> dict[int, str]:
     """SIGABRT to each process, one after the other, so that their stacks do not mix (in a worker thread).
 
+    All are stopped first: an engine core that sees its first worker die would end the others before
+    they have said anything.
+
     Args:
         pids: The processes, those first whose stacks matter most.
         listen: Gives the lines that the engine has printed since it was asked last.
@@ -71,11 +74,9 @@ def by_abort(pids: Sequence[int], listen: Callable[[], Sequence[str]], limit_s: 
     until = time.monotonic() + limit_s
     found: dict[int, str] = {}
     listen()
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGABRT)
-            os.kill(pid, signal.SIGCONT)  # a stopped process hears nothing until it goes on
-        except (ProcessLookupError, PermissionError):
+    there = [pid for pid in pids if _signal(pid, signal.SIGSTOP)]
+    for pid in there:
+        if not (_signal(pid, signal.SIGABRT) and _signal(pid, signal.SIGCONT)):
             continue
         end = min(time.monotonic() + ABORT_S, until)
         while time.monotonic() < end and not _gone(pid):
@@ -90,6 +91,14 @@ def by_abort(pids: Sequence[int], listen: Callable[[], Sequence[str]], limit_s: 
 def as_text(stacks: Mapping[int, str], names: Mapping[int, str]) -> str:
     """All stacks with a headline for each process."""
     return "\n\n".join(f"=== {names.get(pid, 'process')} (pid {pid})\n{text}" for pid, text in stacks.items())
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _gone(pid: int) -> bool:
