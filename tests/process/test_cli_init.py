@@ -10,6 +10,7 @@ import pytest
 
 from process.fakes import write_model
 from process.verbs import verb
+from vllm_supervisor.commands import init
 from vllm_supervisor.config import Settings, load, load_env
 
 
@@ -78,3 +79,12 @@ def test_a_damaged_config_is_named(tmp_path, model):
     done = verb("init", "--output", tmp_path / "x.toml", "--model", model)
     assert done.code == 78
     assert "config.json cannot be used" in done.err
+
+
+def test_a_file_that_comes_into_being_meanwhile_is_kept_and_the_other_taken_back(tmp_path):
+    first, second = tmp_path / "a.toml", tmp_path / "a.env"
+    second.write_text("precious")
+    with pytest.raises(init.InitError, match=r"a\.env exists and is not overwritten"):
+        init._write({first: ("new", 0o644), second: ("new", 0o644)})
+    assert second.read_text() == "precious"
+    assert os.listdir(tmp_path) == ["a.env"]
