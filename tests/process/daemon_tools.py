@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,29 @@ def running(
     folder.mkdir(exist_ok=True)
     (folder / "notify").unlink(missing_ok=True)
     config = write_config(folder, fake, **{**NO_SMOKE, **tables})
-    with Daemon(config, folder, args=args, env=env) as daemon:
+    with Patient(config, folder, args=args, env=env) as daemon:
         yield daemon
 
 
-def until_ready(daemon: Daemon, timeout: float = 30.0) -> float:
+class Patient(Daemon):
+    """A daemon on a machine that may have much else to do."""
+
+    def wait(self, fn: Callable[[], Any], what: str, timeout: float = 60.0) -> Any:
+        return super().wait(fn, what, at_most(timeout))
+
+    def wait_phase(self, *phases: str, timeout: float = 60.0) -> dict[str, Any]:
+        return super().wait_phase(*phases, timeout=timeout)
+
+    def wait_exit(self, timeout: float = 60.0) -> int:
+        return super().wait_exit(at_most(timeout))
+
+
+def at_most(seconds: float) -> float:
+    """A limit in seconds, stretched where the machine has more to do than it has cores."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def until_ready(daemon: Daemon, timeout: float = 60.0) -> float:
     """When READY=1 came; fails at once when the daemon ends before."""
     messages = daemon.wait(lambda: daemon.notify and daemon.notify.having("READY"), "READY=1", timeout)
     return float(messages[0][0])
@@ -79,7 +97,7 @@ def rows(daemon: Daemon) -> list[dict[str, Any]]:
         return [dict(row) for row in db.execute("SELECT * FROM starts ORDER BY id")]
 
 
-def ended(daemon: Daemon, code: int, reason: str = "", timeout: float = 30.0) -> dict[str, Any]:
+def ended(daemon: Daemon, code: int, reason: str = "", timeout: float = 60.0) -> dict[str, Any]:
     """The history's row of a start that must end with `code` because of `reason`, nothing left behind."""
     found = daemon.wait_exit(timeout)
     row = rows(daemon)[-1]
@@ -151,6 +169,7 @@ def stranger(port: int) -> Iterator[None]:
 
 
 __all__ = [
+    "at_most",
     "ended",
     "incident",
     "marked",

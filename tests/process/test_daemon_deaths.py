@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from process.daemon_tools import ended, incident, nothing_left, running, told, until_ready
+from process.daemon_tools import at_most, ended, incident, nothing_left, running, told, until_ready
 
 TP2 = {"args": {"tensor-parallel-size": 2}}
 
@@ -25,10 +25,10 @@ def test_a_death_while_serving_is_noticed_within_a_second(tmp_path, who, reason)
         killed = time.monotonic()
         daemon.control("die", who=who)
         daemon.wait(lambda: f"(pid {pid}) died" in daemon.log(), "a word about the death")
-        assert time.monotonic() - killed < 1.0
+        assert time.monotonic() - killed < at_most(1.0)
         assert daemon.notify
         at, _ = daemon.notify.wait_for(lambda pairs: pairs.get("STATUS", "").startswith("Degraded: VLLM::"))
-        assert at - killed < 1.0
+        assert at - killed < at_most(1.0)
         row = ended(daemon, 75, reason)
         nothing_left(daemon, stats["segments"])
         assert row["ready_at"]
@@ -46,13 +46,14 @@ def test_the_api_server_killed_leaves_no_orphans(tmp_path):
         row = ended(daemon, 75, "engine-died")
         nothing_left(daemon, stats["segments"])
         assert "the engine ended while it was serving (signal 9)" in row["sentence"]
-        assert time.monotonic() - killed < 5.0
+        assert time.monotonic() - killed < at_most(5.0)
         assert not Path(f"/proc/{stats['grandchild']}").exists()
 
 
 def test_an_engine_that_exits_0_unasked_has_failed(tmp_path):
-    with running(tmp_path, {"pace": 0, "exit_zero_unasked": True, "exit_after": 0.5}) as daemon:
+    with running(tmp_path, {"pace": 0, "exit_zero_unasked": True, "exit_after": 600}) as daemon:
         until_ready(daemon)
+        daemon.control("exit", code=0)
         row = ended(daemon, 75, "engine-died")
         assert "the engine ended while it was serving (exit status 0)" in row["sentence"]
         assert re.match(r"Failed: engine-died", told(daemon, "STATUS")[-1])

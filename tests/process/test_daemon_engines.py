@@ -61,4 +61,5 @@ def test_a_pooling_model_is_asked_in_its_own_way(tmp_path, task, told):
     readiness = {"readiness": {"probe": task}} if told else {}
     with running(tmp_path, {"pace": 0, "tasks": [task]}, **readiness) as daemon:
         until_ready(daemon)
-        assert "POST /v1/embeddings" in daemon.log() or "POST /score" in daemon.log()
+        path = {"embed": "/v1/embeddings", "score": "/score"}[task]
+        daemon.wait(lambda: f'"POST {path} HTTP/1.1" 200' in daemon.log(), "the request in the engine's log")

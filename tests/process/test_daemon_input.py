@@ -143,9 +143,9 @@ def test_secrets_never_show(tmp_path):
     with running(tmp_path, fake, args=record, engine=engine) as daemon:
         until_ready(daemon)
         seen = [daemon.get(path).text for path in ("/status", "/metrics", "/readyz", "/")]
-        assert "given: *** and *** and ***" in daemon.log()
         daemon.sigterm()
         ended(daemon, 0)
+        assert "given: *** and *** and ***" in daemon.log()
     # The line that proves a failure goes everywhere: STATUS, history, incident, recording.
     log = tmp_path / "failed.log"
     text = (CORPUS / "gpu-out-of-memory-weights-v0.30.log").read_text()
@@ -153,12 +153,13 @@ def test_secrets_never_show(tmp_path):
     assert cause in text
     log.write_text(text.replace(cause, f"{cause} {leak}"))
     fake = {"fail_with": str(log), "scale": 0}
-    with running(tmp_path, fake, args=record, engine={**engine, "args": {**engine["args"], "tensor-parallel-size": 8}}) as daemon:
+    with running(
+        tmp_path, fake, args=record, engine={**engine, "args": {**engine["args"], "tensor-parallel-size": 8}}
+    ) as daemon:
         ended(daemon, 78, "gpu-out-of-memory")
     assert "*** and *** and ***" in incident(daemon)["cause"]["evidence"]
     seen.append(str(told(daemon, "STATUS")))
-    for path in (*tmp_path.glob("daemon.*"), *daemon.state.rglob("*"), tmp_path / "record"):
-        if path.is_file():
-            seen.append(path.read_bytes().decode("latin-1"))
+    files = (*tmp_path.glob("daemon.*"), *daemon.state.rglob("*"), tmp_path / "record")
+    seen += [path.read_bytes().decode("latin-1") for path in files if path.is_file()]
     for secret in keys.values():
         assert not [text for text in seen if secret in text]

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 
-from process.daemon_tools import ended, rows, running, samples, told, until_ready, value
+from process.daemon_tools import at_most, ended, rows, running, samples, told, until_ready, value
 from process.harness import Daemon
 from process.waiting import http_get
 
@@ -79,7 +79,7 @@ def test_the_engines_metrics_vanish_when_it_does_not_answer_and_ours_stay(tmp_pa
             assert value(samples(daemon.get("/metrics", timeout=12).text), "vllm_supervisor_ready") == 1
             began = time.monotonic()
             assert daemon.get("/healthz").status == 200
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < at_most(1.0)
         finally:
             os.kill(daemon.status()["engine"]["pid"], signal.SIGCONT)
 
@@ -93,13 +93,15 @@ def test_a_busy_metrics_port_does_not_keep_the_model_down(tmp_path):
             until_ready(daemon)
             note = f"the metrics port 127.0.0.1:{port} cannot be served: address already in use"
             assert daemon.notify
-            daemon.notify.wait_for(lambda pairs: pairs.get("STATUS", "").startswith("Ready") and note in pairs["STATUS"])
+            daemon.notify.wait_for(
+                lambda pairs: pairs.get("STATUS", "").startswith("Ready") and note in pairs["STATUS"]
+            )
             socket_path = daemon.runtime / "control.sock"
             assert http_get(socket_path, "/readyz").status == 200, "the control socket does not need the port"
             holder.close()
             daemon.wait(lambda: daemon.status().get("ready"), "the port, once it is free", 5)
             daemon.wait(lambda: "cannot be served" not in told(daemon, "STATUS")[-1], "a STATUS without the note", 5)
-            assert f"the metrics port is served now (port {port})" in daemon.log()
+            daemon.wait(lambda: f"the metrics port is served now (port {port})" in daemon.log(), "a word about it")
 
 
 def test_a_second_supervisor_of_an_instance_is_refused(tmp_path):
@@ -110,9 +112,7 @@ def test_a_second_supervisor_of_an_instance_is_refused(tmp_path):
         with second:
             assert second.wait_exit() == 75
             said = second.err.read_text()
-            assert said == (
-                f"vllm-supervisor: fake is already supervised by pid {first.pid}; stop that one first\n"
-            )
+            assert said == (f"vllm-supervisor: fake is already supervised by pid {first.pid}; stop that one first\n")
             assert first.process
             # The harness ends every process of the second one, which has none; the first one lives on.
             assert first.process.poll() is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from process.daemon_tools import ended, rows, running, told, until_ready
+from process.daemon_tools import at_most, ended, rows, running, told, until_ready
 
 
 def test_nine_minutes_of_load_scaled_are_told_shard_by_shard(tmp_path):
@@ -33,7 +33,7 @@ def test_nine_minutes_of_load_scaled_are_told_shard_by_shard(tmp_path):
     with running(tmp_path, fake, engine={"args": {"tensor-parallel-size": 8}}) as daemon:
         daemon.wait_phase("loading-weights")
         status = daemon.status()
-        assert 3.0 < status["expected"]["loading-weights"] < 7.0
+        assert 3.0 < status["expected"]["loading-weights"] < at_most(7.0)
         assert status["eta_seconds"] > 0.5
         assert 0 < status["progress"] < 1
         daemon.sigterm()
@@ -49,7 +49,9 @@ def test_progress_cut_off_in_the_middle_ends_with_the_phase_named(tmp_path, sile
     assert not told(daemon, "READY")
     assert daemon.notify
     failed, _ = daemon.notify.wait_for(lambda pairs: pairs.get("STATUS", "").startswith("Stopping: load-stalled"))
-    extended = [(at, int(pairs["EXTEND_TIMEOUT_USEC"]) / 1e6) for at, pairs in daemon.notify.having("EXTEND_TIMEOUT_USEC")]
+    extended = [
+        (at, int(pairs["EXTEND_TIMEOUT_USEC"]) / 1e6) for at, pairs in daemon.notify.having("EXTEND_TIMEOUT_USEC")
+    ]
     asked = [(at, seconds) for at, seconds in extended if at < failed - 0.2]  # the incident extends, too
     assert asked
     assert failed < max(at + seconds for at, seconds in asked), "our verdict comes before systemd's"
