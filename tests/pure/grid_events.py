@@ -39,6 +39,7 @@ EVENTS = {
     "IncidentSaved": ev.IncidentSaved("/var/lib/x"),
     "Swept/clean": ev.Swept(),
     "Swept/alive": ev.Swept(alive=("pid 7 (vllm)",)),
+    "StoodStill": ev.StoodStill(30.0),
 }
 """A name up to the slash is the event's type."""
 

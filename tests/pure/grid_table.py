@@ -37,6 +37,7 @@ SmokeDone/failed      | .          | .          | :l        | :l         | :l   
 IncidentSaved         | .          | .          | .         | .          | .           | .          | .
 Swept/clean           | .          | .          | .         | .          | .           | .          | .
 Swept/alive           | .          | .          | .         | .          | .           | .          | .
+StoodStill            | :l         | :l         | :lx       | :lx        | :lx         | :lx        | :l
 
                       | compiling | sizing-kv-cache | capturing-graphs | starting-server | verifying   | ready     | ready(asked)
 Begin                 | .         | .               | .                | .               | .           | .         | .
@@ -68,6 +69,7 @@ SmokeDone/failed      | :l        | :l              | :l               | :l     
 IncidentSaved         | .         | .               | .                | .               | .           | .         | .
 Swept/clean           | .         | .               | .                | .               | .           | .         | .
 Swept/alive           | .         | .               | .                | .               | .           | .         | .
+StoodStill            | :lx       | :l              | :l               | :l              | :l          | :l        | :l
 
                       | draining(grace) | draining  | stopping(term) | stopping(incident) | stopping(sweep) | stopping(sweep+) | stopped | failed
 Begin                 | .               | .         | .              | .                  | .               | .                | .       | .
@@ -99,6 +101,7 @@ SmokeDone/failed      | :l              | :l        | .              | .        
 IncidentSaved         | .               | .         | .              | :xKW               | .               | .                | .       | .
 Swept/clean           | .               | .         | .              | .                  | stopped:E       | failed:E         | .       | .
 Swept/alive           | .               | .         | .              | .                  | :KW             | :KW              | .       | .
+StoodStill            | :l              | :l        | :l             | :l                 | :l              | :l               | .       | .
 
 """
 

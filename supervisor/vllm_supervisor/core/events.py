@@ -184,6 +184,13 @@ class Swept:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class StoodStill:
+    """The supervisor itself did not run for so long (SIGSTOP, swapping, a frozen machine)."""
+
+    seconds: float
+
+
 Event = (
     Begin
     | Tick
@@ -203,4 +210,5 @@ Event = (
     | SmokeDone
     | IncidentSaved
     | Swept
+    | StoodStill
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from . import ending, gates, loading, serving
+from . import ending, gates, loading, serving, standstill
 from .causes import Cause
 from .effects import Effect, Exit, Launch, Log, NotifyExtend, NotifyStopping, NotifyWatchdog, Preflight
 from .events import (
@@ -29,6 +29,7 @@ from .events import (
     ProcessDied,
     ReloadRequested,
     SmokeDone,
+    StoodStill,
     StopRequested,
     Swept,
     Tick,
@@ -102,6 +103,8 @@ def _dispatch(state: State, event: Event, now: float) -> Result:
             return ending.incident_saved(state, now)
         case Swept():
             return ending.swept(state, event, now)
+        case StoodStill():
+            return standstill.stood_still(state, event, now)
         case _:
             assert_never(event)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.effects import Exit
-from vllm_supervisor.core.events import Begin, Event, ReloadRequested, StopRequested, Tick
+from vllm_supervisor.core.events import Begin, Event, ReloadRequested, StoodStill, StopRequested, Tick
 from vllm_supervisor.core.phases import LOADING, SERVING, SETTLED, Phase
 from vllm_supervisor.core.slower import slow_start
 from vllm_supervisor.core.state import State, initial
@@ -31,6 +31,9 @@ STATUS_EVERY_S = 1.0
 """STATUS= is sent at most this often within a phase; a new phase is told at once."""
 
 TICK_LEAST_S = 0.005
+STANDSTILL_S = 2.0
+"""A turn comes each second at the latest; with so much between two, we did not run ourselves."""
+
 DRAIN_LOOK_EVERY_S = 0.5
 
 
@@ -63,7 +66,8 @@ class Supervisor:
         self._slow = False
         self._told: tuple[str, tuple[object, ...], float] = ("", (), float("-inf"))
         self._look_now = asyncio.Event()
-        self._ticked_at = self._clock()
+        self._ticked_at = self._turned_at = self._clock()
+        self._held: Event | None = None
         if record is not None:
             record.write(policy, self.state.started)
 
@@ -85,6 +89,7 @@ class Supervisor:
     async def run(self, performer: Performer, first: Event | None = None) -> Exit:
         """Run until nothing is left to do."""
         self.put(first or Begin())
+        self._turned_at = self._clock()
         watching = asyncio.create_task(self._look_regularly(performer))
         try:
             while self.exit is None:
@@ -96,18 +101,28 @@ class Supervisor:
 
     async def _next(self) -> Event:
         now = self._clock()
+        if now - self._turned_at >= STANDSTILL_S:
+            return StoodStill(now - self._turned_at)
+        if self._held is not None:
+            held, self._held = self._held, None
+            return held
         wake = min(next_wake(self.state, now), self._ticked_at + 1.0)
         if wake <= now and now - self._ticked_at >= TICK_LEAST_S:
             return Tick()
         try:
             async with asyncio.timeout(max(wake - now, TICK_LEAST_S)):
-                return await self._queue.get()
+                event = await self._queue.get()
         except TimeoutError:
-            return Tick()
+            event = Tick()
+        now = self._clock()
+        if now - self._turned_at < STANDSTILL_S:
+            return event
+        self._held = event  # nothing is judged before the lost time is known
+        return StoodStill(now - self._turned_at)
 
     def turn(self, event: Event, performer: Performer) -> None:
         """One finished turn of the loop: decide, then carry out."""
-        now = self._clock()
+        self._turned_at = now = self._clock()
         if isinstance(event, Tick):
             self._ticked_at = now
         if self._record is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -82,7 +83,8 @@ def _who(scene: Scene, who: str) -> list[int]:
 def _signal(who: str, number: signal.Signals) -> Fault:
     def strike(scene: Scene) -> None:
         for pid in _who(scene, who):
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # the end of the first worker ends the others
+                os.kill(pid, number)
 
     if number is signal.SIGSTOP:
         return Fault(strike, _growing, _budget)
