@@ -84,7 +84,11 @@ def _scrape(port: int) -> tuple[float, int, int]:
     with contextlib.closing(link):
         link.request("GET", "/metrics")
         body = link.getresponse().read()
-    return (time.perf_counter() - began) * 1e3, len(body), sum(line[:1] not in b"#" for line in body.splitlines() if line)
+    return (
+        (time.perf_counter() - began) * 1e3,
+        len(body),
+        sum(line[:1] not in b"#" for line in body.splitlines() if line),
+    )
 
 
 def _measure(lab: Lab, nvml: Nvml, instance: Instance, nvitop: Any, label: str, seconds: float) -> None:
@@ -121,7 +125,11 @@ def _measure(lab: Lab, nvml: Nvml, instance: Instance, nvitop: Any, label: str, 
 def _shape(values: list[float]) -> dict[str, float]:
     ordered = sorted(values)
     place = min(len(ordered) - 1, int(len(ordered) * 0.99))
-    return {"median": round(statistics.median(ordered), 2), "p99": round(ordered[place], 2), "max": round(ordered[-1], 2)}
+    return {
+        "median": round(statistics.median(ordered), 2),
+        "p99": round(ordered[place], 2),
+        "max": round(ordered[-1], 2),
+    }
 
 
 def _cpu(pid: int) -> float:

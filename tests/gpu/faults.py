@@ -58,7 +58,9 @@ def faults(lab: Lab, nvml: Nvml, model: Path, tp: int, kinds: tuple[str, ...] = 
         for instance in instances.values():
             instance.close()
     left = sorted({file.name for file in Path("/dev/shm").iterdir()} - shm)
-    lab.out.record("faults-left", processes=left_over(lab.work), shm=left, gpu_used_now=nvml.used(), gpu_used_before=base)
+    lab.out.record(
+        "faults-left", processes=left_over(lab.work), shm=left, gpu_used_now=nvml.used(), gpu_used_before=base
+    )
 
 
 def one(lab: Lab, nvml: Nvml, kind: str, instance: Instance, base: list[int]) -> None:
@@ -114,9 +116,12 @@ def _alive(pid: int) -> bool:
 
 def history(instance: Instance) -> dict[str, Any]:
     """The last row of the instance's history."""
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(
-        sqlite3.connect(f"file:{instance.home / 'state' / 'history.sqlite'}?mode=ro", uri=True)
-    ) as db:
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(
+            sqlite3.connect(f"file:{instance.home / 'state' / 'history.sqlite'}?mode=ro", uri=True)
+        ) as db,
+    ):
         db.row_factory = sqlite3.Row
         row = db.execute("SELECT * FROM starts ORDER BY id DESC LIMIT 1").fetchone()
         return {key: row[key] for key in row.keys() if key in {"reason", "sentence", "exit_code", "outcome"}}  # noqa: SIM118

@@ -41,7 +41,9 @@ class Out:
         with self._lock:
             file = self._files.get(name)
             if file is None:
-                file = self._files[name] = (self.folder / name).open("a", encoding="utf-8", errors="replace", buffering=1)
+                file = self._files[name] = (self.folder / name).open(
+                    "a", encoding="utf-8", errors="replace", buffering=1
+                )
             size = self._sizes.get(name, 0) + len(text) + 1
             if size < CAP:
                 file.write(text + "\n")
@@ -98,7 +100,9 @@ class Lab:
         target = self.work / "src"
         if not target.exists():
             target.mkdir(parents=True)
-            shutil.copytree(CHECKOUT / "supervisor", target / "supervisor", ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                CHECKOUT / "supervisor", target / "supervisor", ignore=shutil.ignore_patterns("__pycache__")
+            )
             shutil.copytree(HERE, target / "gpu", ignore=shutil.ignore_patterns("__pycache__"))
             subprocess.run(["chmod", "-R", "a+rX", str(self.work)], check=True)
             subprocess.run([sys.executable, "-m", "compileall", "-q", str(target)], check=False)
@@ -217,7 +221,7 @@ class Nvml:
             pids = " ".join(f"{pid}:{(size or 0) >> 20}" for pid, size in one["pids"].items())
             self.out.line(
                 "nvml.csv",
-                f"{now - self.out.began:.3f},{index},{memory.used >> 20},{one['util']},{one['watts']:.0f},{pids}",
+                f"{now - self.out.began:.2f},{index},{memory.used >> 20},{one['util']},{one['watts']:.0f},{pids}",
             )
         self.rows.append((now, row))
         return row
@@ -237,9 +241,7 @@ class Nvml:
         until = time.monotonic() + timeout
         while True:
             at, row = self.rows[-1]
-            free = all(
-                not pids & one["pids"].keys() and one["used"] <= base[one["gpu"]] + (64 << 20) for one in row
-            )
+            free = all(not pids & one["pids"].keys() and one["used"] <= base[one["gpu"]] + (64 << 20) for one in row)
             if at > began and free:
                 for when, before in reversed(self.rows):
                     if when < began or not all(

@@ -166,7 +166,15 @@ def mla(directory: Path, gib: float, args: argparse.Namespace, device: str) -> s
 
     words = tokenizer(directory, args.vocabulary)
     end = words.convert_tokens_to_ids("<|im_end|>")
-    hidden, heads, rank_q, rank_kv, nope, rope, value = args.mla_hidden, args.mla_heads, args.mla_hidden // 4, 512, 128, 64, 128
+    hidden, heads, rank_q, rank_kv, nope, rope, value = (
+        args.mla_hidden,
+        args.mla_heads,
+        args.mla_hidden // 4,
+        512,
+        128,
+        64,
+        128,
+    )
     inter, moe, layers = hidden * 2, args.mla_hidden // 4, args.layers
     attention = hidden * (rank_q + rank_kv + rope) + rank_q * heads * (nope + rope) + rank_kv * heads * (nope + value)
     attention += heads * value * hidden

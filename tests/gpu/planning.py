@@ -63,7 +63,9 @@ class Bare:
                 log.write(raw)
                 log.flush()
                 text = raw.decode(errors="replace").rstrip("\n")
-                self.lab.out.line("logs.txt", f"{time.monotonic() - self.lab.out.began:8.3f} [{self.name}] {text[:2000]}")
+                self.lab.out.line(
+                    "logs.txt", f"{time.monotonic() - self.lab.out.began:8.3f} [{self.name}] {text[:2000]}"
+                )
                 if KEPT.search(text):
                     self.kept.append(text[-400:])
                 for line in self._splitter.feed(raw):
@@ -210,9 +212,12 @@ def refusal(
     bare.until(lambda run: "init_seconds" in run.figures, 120)
     bare.end(nvml)
     done = instance.verb("explain", str(bare.log))
-    lab.out.record("explain", case=name, engine_exit=bare.process.returncode, said=done.stdout[-1500:], lines=bare.kept[-4:])
+    lab.out.record(
+        "explain", case=name, engine_exit=bare.process.returncode, said=done.stdout[-1500:], lines=bare.kept[-4:]
+    )
     instance.start()
     code = instance.wait_exit(min(100, max(lab.left() - 5, 1)))
     statuses = [pairs["STATUS"] for _, _, pairs in instance.notes if "STATUS" in pairs]
-    lab.out.record("refused-start", case=name, exit_code=code, status=statuses[-1:], seconds=round(instance.exited - instance.began, 2))
+    ended = round(instance.exited - instance.began, 2) if instance.exited else None
+    lab.out.record("refused-start", case=name, exit_code=code, status=statuses[-1:], seconds=ended)
     instance.close()

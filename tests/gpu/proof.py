@@ -27,7 +27,19 @@ import planning
 import serving
 from machine import CHECKOUT, HERE, Lab, Nvml, Out, OutOfTimeError, left_over, own, smi
 
-PROOFS = ("probe", "serve", "reload", "stop", *faults.KINDS, "faults", "plan-truth", "refusals", "cost", "all-1", "all-2")
+PROOFS = (
+    "probe",
+    "serve",
+    "reload",
+    "stop",
+    *faults.KINDS,
+    "faults",
+    "plan-truth",
+    "refusals",
+    "cost",
+    "all-1",
+    "all-2",
+)
 PROBE = """
 import os, sys, time
 began = time.monotonic()
@@ -45,6 +57,7 @@ def main() -> int:
     args = _arguments()
     out = Out(args.out)
     lab = _lab(args, out)
+    lab.source()  # before any thread asks for it
     nvml = Nvml(out, lab.fake)
     lab.gpus = nvml.count
     tp = args.tp or min(2, max(nvml.count, 1))
@@ -55,8 +68,8 @@ def main() -> int:
     )  # fmt: skip
     models = {"dense": args.dense, "mla": args.mla}
     wanted = {
-        "all-1": ["probe", "serve", "cost", "reload", "stop", "faults"],
-        "all-2": ["probe", "plan-truth", "refusals"],
+        "all-1": ["probe", "serve", "cost", "reload", "stop"],
+        "all-2": ["faults", "plan-truth", "refusals"],
         "reload": ["serve", "reload"],
         "stop": ["serve", "stop"],
         "cost": ["serve", "cost"],

@@ -22,7 +22,9 @@ def main() -> int:
     of = lambda kind: [row for row in rows if row["kind"] == kind]  # noqa: E731
     for kind in ("step-failed", "serve-failed", "skipped", "fault-not-ready", "plan-failed", "nvitop-missing"):
         for row in of(kind):
-            print(f"- **{kind}** at {row['t']} s: {_cell({k: v for k, v in row.items() if k not in {'t', 'kind'}})[:400]}")
+            print(
+                f"- **{kind}** at {row['t']} s: {_cell({k: v for k, v in row.items() if k not in {'t', 'kind'}})[:400]}"
+            )
     for row in of("ready"):
         print(f"\n### Start, TP={row['tp']}, seccomp {row['seccomp']}: READY after {row['seconds']} s\n")
         table(("phase", "s"), [(name, f"{value:.2f}") for name, value in (row["phases"] or {}).items()])
@@ -43,7 +45,11 @@ def main() -> int:
         "GPU memory",
     )  # fmt: skip
     for row in of("rates"):
-        table(("at s", "engine's line", "ours, 10 s"), [(p["s"], p["engine"], p["ours_10s"]) for p in row["pairs"]], "Tokens per second")
+        table(
+            ("at s", "engine's line", "ours, 10 s"),
+            [(p["s"], p["engine"], p["ours_10s"]) for p in row["pairs"]],
+            "Tokens per second",
+        )
         print(f"\nThe clients counted {row['clients_tokens_per_second']} tokens/s; GPUs: {_cell(row['gpus'])}")
     table(
         ("exit", "s", "tokens before / in / after", "finish", "longest gap s", "same pid", "same engine", "version", "STOPPING"),
@@ -57,28 +63,60 @@ def main() -> int:
         ],
         "Upgrade in place while generating",
     )  # fmt: skip
-    endings = [("SIGTERM, idle", "-", row["exit_code"], row["seconds"], row["gpu_free_seconds"], row["processes_left"], row["shm_left"]) for row in of("stop")]
+    endings = [
+        (
+            "SIGTERM, idle",
+            "-",
+            row["exit_code"],
+            row["seconds"],
+            row["gpu_free_seconds"],
+            row["processes_left"],
+            row["shm_left"],
+        )
+        for row in of("stop")
+    ]
     endings += [
         (f"{row['fault']} ({row['role']})", _cell(row["noticed"]), row["exit_code"], row["exit_seconds"], row["gpu_free_seconds"], row["processes_left"], row["shm_left"])
         for row in of("fault")
     ]  # fmt: skip
-    table(("what", "noticed after s", "exit", "gone after s", "GPU free after s", "processes left", "segments left"), endings, "Endings")
+    table(
+        ("what", "noticed after s", "exit", "gone after s", "GPU free after s", "processes left", "segments left"),
+        endings,
+        "Endings",
+    )
     for row in of("fault"):
         print(f"- {row['fault']}: {row['history'].get('reason')}: {row['history'].get('sentence')}")
         if row["gpus_still"]:
             print(f"  - while nothing moved: {_cell(row['gpus_still'])}; before: {_cell(row['gpus_before'])}")
     table(
-        ("model", "cache", "TP", "weights GiB: plan", "engine", "beside: plan", "engine", "tokens: plan", "engine", "off %", "backend", "s"),
+        (
+            "model",
+            "cache",
+            "TP",
+            "weights GiB: plan",
+            "engine",
+            "beside: plan",
+            "engine",
+            "tokens: plan",
+            "engine",
+            "off %",
+            "backend",
+            "s",
+        ),
         [_truth(row) for row in of("plan-truth") if row["engine"].get("kv_cache_tokens")],
         "Plan beside the engine",
     )
     for row in of("plan-truth"):
         if not row["engine"].get("kv_cache_tokens"):
-            print(f"- {row['model']} {row['cache']} TP={row['tp']} ({row['method']}) ended with {row['ended']}: {_cell(row['cause'])}")
+            print(
+                f"- {row['model']} {row['cache']} TP={row['tp']} ({row['method']}) ended with {row['ended']}: {_cell(row['cause'])}"
+            )
     for kind in ("check", "explain", "refused-start"):
         for row in of(kind):
             body = row.get("said") or _cell(row.get("status"))
-            print(f"\n#### {kind}: {row['case']} (exit {row.get('exit', row.get('exit_code', row.get('engine_exit')))}, {row.get('seconds', '-')} s)\n\n```\n{body.strip()}\n```")
+            print(
+                f"\n#### {kind}: {row['case']} (exit {row.get('exit', row.get('exit_code', row.get('engine_exit')))}, {row.get('seconds', '-')} s)\n\n```\n{body.strip()}\n```"
+            )
     table(
         ("when", "who", "CPU % of a core", "MiB", "scrape ms, one a second", "in a row", "series", "watts"),
         [
@@ -130,7 +168,11 @@ def table(head: tuple[str, ...], rows: list[tuple[Any, ...]], title: str = "") -
     print(f"\n### {title}\n" if title else "")
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     for row in rows:
-        print("| " + " | ".join("-" if cell is None else str(cell).replace("|", "/").replace("\n", " ") for cell in row) + " |")
+        print(
+            "| "
+            + " | ".join("-" if cell is None else str(cell).replace("|", "/").replace("\n", " ") for cell in row)
+            + " |"
+        )
 
 
 if __name__ == "__main__":
