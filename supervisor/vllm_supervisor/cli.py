@@ -25,7 +25,10 @@ VERBS = (
     "history",
     "explain",
     "replay",
+    "restart",
+    "snapshot",
     "trial",
+    "operate",
 )
 """In the order in which an operator meets them."""
 

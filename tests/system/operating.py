@@ -1,0 +1,78 @@
+"""Helpers for operations under real systemd: what the command line says, and a kill at a chosen step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from process.fakes import write_model
+from system.service import Service
+
+UNIT = "vllm-supervisor-operation-kimi.service"
+RECORD = "/var/lib/vllm-supervisor-operations/kimi/operation.jsonl"
+
+# Python imports a module of this name before anything else: the operation then kills itself with SIGKILL, once for each
+# chosen line of its record, right after that has reached the disk.
+KILLER = r"""
+import json, os, signal
+real = os.fsync
+def fsync(descriptor):
+    real(descriptor)
+    path = os.readlink(f"/proc/self/fd/{descriptor}")
+    if not path.endswith("operation.jsonl"):
+        return
+    line = json.loads(open(path).read().splitlines()[-1])
+    here = "/run/kill-at"
+    chosen = open(here).read().splitlines() if os.path.exists(here) else []
+    mine = f"{line.get('step')} {line.get('state')}"
+    if mine in chosen:
+        open(here, "w").write("\n".join(entry for entry in chosen if entry != mine))
+        os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = fsync
+"""
+
+
+def fake(service: Service, knobs: dict[str, Any], **more: Any) -> None:
+    """The fake engine with a checkpoint that is complete."""
+    service.fake(knobs, **more)
+    write_model(service.machine.root / "srv/model")
+
+
+def vsup(service: Service, *arguments: str, timeout: float = 90.0, **more: Any) -> subprocess.CompletedProcess[str]:
+    """One call of the command on the machine."""
+    return service.machine.run(["vllm-supervisor", *arguments], check=False, timeout=timeout, **more)
+
+
+def kill_at(service: Service, *lines: str) -> None:
+    """Let the next operation be killed at each of these (`STEP begun`, `STEP done`), once."""
+    service.machine.put(KILLER, "/srv/killer/sitecustomize.py")
+    service.machine.put("[Service]\nEnvironment=PYTHONPATH=/srv/killer\n", f"/run/systemd/system/{UNIT}.d/killer.conf")
+    service.machine.put("\n".join(lines), "/run/kill-at")
+    service.machine.run("systemctl daemon-reload")
+
+
+def kills_left(service: Service) -> str:
+    """The kills that have not happened."""
+    return service.machine.run("cat /run/kill-at", check=False).stdout.strip()
+
+
+def record(service: Service) -> list[dict[str, Any]]:
+    """The lines of the last operation."""
+    text = service.machine.run(["cat", RECORD], check=False).stdout
+    return [json.loads(line) for line in text.splitlines() if line]
+
+
+def states(service: Service) -> dict[str, str]:
+    """The last recorded state of each step."""
+    return {line["step"]: line["state"] for line in record(service) if "step" in line}
+
+
+def clean(service: Service) -> None:
+    """No operation, no hook."""
+    service.machine.run(
+        f"systemctl stop {UNIT}; systemctl reset-failed {UNIT}; rm -rf /run/kill-at /run/systemd/system/{UNIT}.d "
+        "/var/lib/vllm-supervisor-operations; systemctl daemon-reload",
+        check=False,
+        timeout=60,
+    )
