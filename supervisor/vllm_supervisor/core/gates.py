@@ -24,7 +24,7 @@ def line_seen(state: State, now: float) -> Result:
     """Gate A: the readiness line was read; the first one counts."""
     if state.phase not in LOADING or state.gates.line_at is not None:
         return state, ()
-    state = state.saw(now, "the readiness line was read").enter(Phase.VERIFYING, now)
+    state = state.saw(now, "the readiness line was read").enter(Phase.VERIFYING, now, state.deadline)
     state = replace(state, gates=replace(state.gates, line_at=now, probe_due=now))
     if state.gates.verified_at is not None:
         return _maybe_ready(state, now)

@@ -37,26 +37,27 @@ def launched(state: State, event: Launched, now: float) -> Result:
 
 
 def output(state: State, event: Output, now: float) -> Result:
-    """The engine printed something that means something; after a death only the cause is of interest."""
+    """The engine printed something that means something.
+
+    A death can be seen before what was printed earlier is read: phases go on, so that the verdict
+    names the right one, but the time of the last words stays, and nothing becomes ready any more.
+    """
     effects: list[Effect] = []
-    alive = state.dying is None
     for fact in event.facts:
         match fact:
             case CauseFound():
                 state = replace(state, suspect=fact.cause)
             case Figure():
                 state = replace(state, figures={**state.figures, fact.name: fact.value})
-                if state.phase in LOADING and alive:
+                if state.phase in LOADING:
                     state = state.saw(now, f"the log gives {fact.name}")
-            case PhaseSeen() if alive:
+            case PhaseSeen():
                 state = _phase_seen(state, fact.phase, now)
-            case Progress() if alive:
+            case Progress():
                 state = _progressed(state, fact, now)
-            case StartupComplete() if alive:
+            case StartupComplete():
                 state, more = gates.line_seen(state, now)
                 effects.extend(more)
-            case PhaseSeen() | Progress() | StartupComplete():
-                pass
     return state, tuple(effects)
 
 
@@ -64,7 +65,7 @@ def _phase_seen(state: State, phase: Phase, now: float) -> State:
     if state.phase not in LOADING or phase not in LOADING:
         return state
     if state.phase is not Phase.VERIFYING:
-        state = state.saw(now, f"the log reached {phase}").enter(phase, now)
+        state = state.saw(now, f"the log reached {phase}").enter(phase, now, state.deadline)
     return state.saw(now, f"the log reached {phase}")
 
 
@@ -181,4 +182,4 @@ def last_words(state: State, dying: Cause, now: float) -> Result:
     """After a death: the end, once the output has had its time to name the cause."""
     if state.deadline is not None and now < state.deadline:
         return state, ()
-    return ending.fail(state, ending.verdict(state, dying), now)
+    return ending.fail(state, ending.verdict(state, replace(dying, phase=str(state.phase))), now)
