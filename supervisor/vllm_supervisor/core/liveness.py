@@ -26,8 +26,11 @@ BUSY_POWER = 0.3
 """Share of the power limit that counts as well above idle. An H200 (700 W) idles at 100-120 W, a
 dead-locked worker drew 122 W, matrix work 690 W; cards of 600 W dead-locked at about 140 W."""
 
-BUSY_CPU = 0.5
-"""Without a GPU: share of a core that the least busy worker must use to count as computing."""
+BUSY_CPU = 0.2
+"""Without a GPU: share of a core that the least busy worker must use to count as computing.
+
+Measured (0.32, two workers): 0.6 in a prefill on a busy host, 0.00 idle, 0 for a stopped worker while
+the other one spins at 0.9. A host that gives a worker less than this is too busy to serve."""
 
 
 @dataclass(frozen=True, slots=True)
