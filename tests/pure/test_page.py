@@ -9,7 +9,8 @@ import pytest
 
 from lab.gen_images import render
 from lab.situations import FAILURE, SITUATIONS, degraded, loading, ready, trend, waiting
-from vllm_supervisor.daemon.page_html import CSS, POLICY, SCRIPT, mood, page
+from vllm_supervisor.core.overview import mood
+from vllm_supervisor.daemon.page_html import CSS, POLICY, SCRIPT, page
 from vllm_supervisor.daemon.page_svg import bar, ceiling, chart
 from vllm_supervisor.daemon.trend import Point, Trend
 

@@ -52,6 +52,18 @@ class PhaseRow:
     slow: bool
 
 
+def mood(status: Mapping[str, Any]) -> tuple[str, str]:
+    """A class and a word for the state as a whole."""
+    phase = str(status["phase"])
+    if phase == "ready":
+        if (status.get("liveness") or {}).get("hung"):
+            return "bad", "hung"
+        return ("bad", "degraded") if str(status["status"]).startswith("Degraded") else ("good", "ready")
+    if phase == "failed":
+        return "bad", "failed"
+    return ("warn", phase) if phase in {"waiting", "draining", "stopping", "stopped"} else ("busy", phase)
+
+
 def phase_rows(status: Mapping[str, Any]) -> list[PhaseRow]:
     """The phases of a start in their order, with those that usually follow.
 

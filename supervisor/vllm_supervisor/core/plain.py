@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .overview import PhaseRow, Standing, load_seconds, pace, phase_rows, slower
+from .overview import PhaseRow, Standing, load_seconds, mood, pace, phase_rows, slower
 from .words import duration, size
 
 _MARKS = {Standing.DONE: " ", Standing.NOW: ">", Standing.FAILED: "x", Standing.TODO: "."}
@@ -21,7 +21,7 @@ def status_lines(status: Mapping[str, Any], now: float) -> list[str]:
     """
     if not status.get("running", True):
         return ended_lines(status, now)
-    lines = [f"{status['instance']}: {status['phase']}{'' if status['ready'] else ', not ready'}"]
+    lines = [f"{status['instance']}: {mood(status)[1]}{'' if status['ready'] else ', not ready'}"]
     lines += [f"{name:<10} {text}" for name, text in facts(status)]
     rows = phase_rows(status)
     if rows:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from vllm_supervisor.core.overview import COMPARED, PhaseRow, Standing, phase_rows, slower
+from vllm_supervisor.core.overview import COMPARED, PhaseRow, Standing, mood, phase_rows, slower
 from vllm_supervisor.core.plain import ago, serving
 from vllm_supervisor.core.words import duration, size
 
@@ -49,18 +49,6 @@ _FIGURES = {
     "engine_version": "engine version",
     "nccl_version": "NCCL version",
 }
-
-
-def mood(status: Mapping[str, Any]) -> tuple[str, str]:
-    """A class and a word for the state as a whole."""
-    phase = str(status["phase"])
-    if phase == "ready":
-        if (status.get("liveness") or {}).get("hung"):
-            return "bad", "hung"
-        return ("bad", "degraded") if str(status["status"]).startswith("Degraded") else ("good", "ready")
-    if phase == "failed":
-        return "bad", "failed"
-    return ("warn", phase) if phase in {"waiting", "draining", "stopping", "stopped"} else ("busy", phase)
 
 
 def page(status: Mapping[str, Any], points: Sequence[Point], failure: Mapping[str, Any] | None, now: float) -> bytes:

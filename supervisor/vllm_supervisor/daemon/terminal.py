@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from vllm_supervisor.core.overview import Standing, phase_rows
+from vllm_supervisor.core.overview import Standing, mood, phase_rows
 from vllm_supervisor.core.plain import GPU_COLUMNS, ended_facts, facts, gpu_cells, phase_cells, printable
 from vllm_supervisor.core.words import duration
 
@@ -25,22 +25,14 @@ STYLES = {
 }
 SIGNS = {Standing.DONE: "✓", Standing.NOW: "▸", Standing.FAILED: "✗", Standing.TODO: "·"}
 BAR_WIDTH = 40
-
-
-def phase_style(phase: str) -> str:
-    """The colour of a phase's name."""
-    if phase == "ready":
-        return "bold green"
-    return "bold red" if phase in {"failed", ""} else "bold cyan"
+_TONES = {"good": "bold green", "bad": "bold red", "warn": "bold yellow", "busy": "bold cyan"}
 
 
 def view(status: Mapping[str, Any]) -> RenderableType:
     """Everything about an instance, one below the other."""
     if not status.get("running", True):
         return _ended(status)
-    head = Text.assemble(
-        (printable(str(status["instance"])), "bold"), "  ", (status["phase"], phase_style(status["phase"]))
-    )
+    head = Text.assemble((printable(str(status["instance"])), "bold"), "  ", _state(status))
     parts: list[RenderableType] = [head]
     bar = progress(status)
     if bar is not None:
@@ -58,6 +50,12 @@ def view(status: Mapping[str, Any]) -> RenderableType:
     if gpus:
         parts += ["", _gpus(gpus)]
     return Group(*parts)
+
+
+def _state(status: Mapping[str, Any]) -> tuple[str, str]:
+    """The word for its state, and the colour of that."""
+    tone, word = mood(status)
+    return word, _TONES[tone]
 
 
 def progress(status: Mapping[str, Any], width: int = BAR_WIDTH) -> RenderableType | None:
@@ -99,11 +97,10 @@ def repainting(stream: TextIO) -> Iterator[Callable[[Mapping[str, Any]], None]]:
 
 def brief(status: Mapping[str, Any]) -> RenderableType:
     """An instance in two or three lines."""
-    phase = str(status["phase"])
     head = Text.assemble(
         (printable(str(status["instance"])), "bold"),
         "  ",
-        (phase, phase_style(phase)),
+        _state(status),
         f"  {duration(status.get('running_seconds') or 0.0)}",
     )
     bar = progress(status)
