@@ -88,6 +88,19 @@ engine-dev: ## Make, once, an environment with real vLLM for the CPU
 model: engine-dev ## Make, once, the small reasoning model
 	@$(PYTHON) tests/lab/models.py >/dev/null
 
+.PHONY: matrix soak reliability
+MINUTES ?= 60
+JOBS ?= 4
+matrix: venv ## Strike every fault in every phase (a scripted engine; minutes)
+	@PYTHONPATH=tests $(BIN)/python -m process.matrix.run --jobs $(JOBS) --out build/matrix.json $(ARGS)
+
+soak: deps venv engine-dev model ## Load and a fault every minute on a real engine: make soak MINUTES=60 (as root)
+	@SATURATE_SECONDS=$$(( $(MINUTES) * 30 )) $(BIN)/python -m pytest -q -o timeout=0 tests/system/test_liveness_real.py
+	@$(BIN)/python tests/soak/soak.py --minutes $(MINUTES) $(ARGS)
+
+reliability: venv ## Write what the last matrix, system tests and soak measured into docs/reliability.md
+	@$(BIN)/python tests/process/matrix/report.py build/matrix.json build/faults-real.json build/soak.json
+
 # --- what is generated ------------------------------------------------------------------------------------------
 
 .PHONY: units lock
