@@ -8,6 +8,7 @@ privileges, no core files, many open files; with --seccomp the unit's list of sy
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import pwd
@@ -55,6 +56,8 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1048576, 1048576))
     except (OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     if os.geteuid() == 0:
         entry = pwd.getpwnam(args.user)
         for capability in range(CAPABILITIES):
@@ -76,7 +79,7 @@ def main() -> int:
         given = Program(len(code) // 8, ctypes.cast(text, ctypes.c_void_p))
         if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(given), 0, 0):
             sys.exit(f"confine: the filter was refused: {os.strerror(ctypes.get_errno())}")
-    os.execvp(args.command[0], args.command)  # noqa: S606
+    os.execvp(args.command[0], args.command)
     return 1
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import load
+from eyes import Nvml
 from instance import Instance
-from machine import Lab, Nvml
+from machine import Lab
 
 NVITOP_PORT = 9555
 ROUND = """
@@ -39,7 +40,7 @@ def cost(lab: Lab, nvml: Nvml, instance: Instance, seconds: float = 20.0) -> Non
     lab.need(2 * seconds + 25, "cost")
     nvitop = _nvitop(lab)
     try:
-        _measure(lab, nvml, instance, nvitop, "idle", seconds)
+        _measure(lab, nvml, instance, nvitop, label="idle", seconds=seconds)
         with contextlib.ExitStack() as stack:
             stack.enter_context(load.Busy(instance.port, 16, 256 if lab.device == "cuda" else 16))
             hot = []
@@ -48,7 +49,7 @@ def cost(lab: Lab, nvml: Nvml, instance: Instance, seconds: float = 20.0) -> Non
                     load.helper(sys.executable, load.HOT, str(gpu), str(seconds + 15), env=dict(os.environ))
                     for gpu in range(lab.gpus)
                 ]
-            _measure(lab, nvml, instance, nvitop, "load", seconds)
+            _measure(lab, nvml, instance, nvitop, label="load", seconds=seconds)
             for process in hot:
                 process.kill()
                 process.wait()
@@ -91,7 +92,7 @@ def _scrape(port: int) -> tuple[float, int, int]:
     )
 
 
-def _measure(lab: Lab, nvml: Nvml, instance: Instance, nvitop: Any, label: str, seconds: float) -> None:
+def _measure(lab: Lab, nvml: Nvml, instance: Instance, nvitop: Any, *, label: str, seconds: float) -> None:
     pids = {"supervisor": instance.daemon_pids()[:1], "nvml-helper": instance.daemon_pids()[1:]}
     ports = {"supervisor": instance.metrics_port}
     if nvitop:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import load
+from eyes import Nvml
 from instance import Instance
-from machine import Lab, Nvml, left_over
+from machine import Lab, left_over
 
 KINDS = ("kill-worker", "kill-api", "hang-worker")
 ANY = 1 << 60

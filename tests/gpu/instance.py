@@ -88,7 +88,8 @@ class Instance:
             )
 
     def _read(self) -> None:
-        assert self.process and self.process.stdout
+        assert self.process
+        assert self.process.stdout
         for raw in self.process.stdout:
             now, text = time.monotonic(), raw.decode(errors="replace").rstrip("\n")
             self.lines.append((now, text))

@@ -8,7 +8,7 @@ import json
 import subprocess
 import threading
 import time
-from typing import Any
+from typing import Any, Self
 
 QUESTION = "What is the capital of France? Answer in one sentence."
 
@@ -78,7 +78,7 @@ class Busy:
         self.got, self.errors = 0, 0
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(streams)]
 
-    def __enter__(self) -> Busy:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import load
+from eyes import Nvml
 from instance import Instance
-from machine import CHECKOUT, Lab, Nvml
+from machine import CHECKOUT, Lab
 
 KEPT = re.compile(
     r"Model loading took|Available KV cache memory|GPU KV cache size|Free memory on device|attention backend|"
@@ -30,7 +31,9 @@ LENGTH = 4096
 class Bare:
     """The engine without us, until it has said what it found out."""
 
-    def __init__(self, lab: Lab, name: str, model: Path, port: int, args: dict[str, Any], env: dict[str, str]) -> None:
+    def __init__(
+        self, lab: Lab, name: str, model: Path, *, port: int, args: dict[str, Any], env: dict[str, str]
+    ) -> None:
         sys.path.insert(0, str(CHECKOUT / "supervisor"))
         from vllm_supervisor.core.endpoint import command_line
         from vllm_supervisor.core.lines import Splitter
@@ -119,10 +122,10 @@ def plan_truth(lab: Lab, nvml: Nvml, models: dict[str, Path], caches: tuple[str,
     for batch in batches:
         try:
             lab.need(75, f"plan-truth {batch}")
-        except Exception:  # noqa: BLE001, S112 - the later ones are named, too
+        except Exception:  # noqa: BLE001 - the later ones are named, too
             continue
         with ThreadPoolExecutor(len(batch)) as pool:
-            list(pool.map(lambda pair: truth(lab, nvml, models, plans, *pair), enumerate(batch)))
+            list(pool.map(lambda pair: truth(lab, nvml, models, plans, pair), enumerate(batch)))
 
 
 def plan(lab: Lab, model: Path, cache: str) -> dict[str, Any]:
@@ -143,9 +146,9 @@ def plan(lab: Lab, model: Path, cache: str) -> dict[str, Any]:
         return {}
 
 
-def truth(lab: Lab, nvml: Nvml, models: dict[str, Path], plans: dict[Any, Any], number: int, item: Any) -> None:
+def truth(lab: Lab, nvml: Nvml, models: dict[str, Path], plans: dict[Any, Any], numbered: tuple[int, Any]) -> None:
     """One engine, from its start to the size of its cache; forked first, spawned when that does not work."""
-    name, cache, tp = item
+    number, (name, cache, tp) = numbered
     entry = plans[name, cache].get(tp, {})
     for method in ("fork", "spawn"):
         if lab.left() < 40:
@@ -156,7 +159,7 @@ def truth(lab: Lab, nvml: Nvml, models: dict[str, Path], plans: dict[Any, Any], 
         args = {"tensor-parallel-size": tp, "kv-cache-dtype": cache, "max-model-len": LENGTH}
         if lab.device == "cuda":
             args["gpu-memory-utilization"] = UTILIZATION
-        bare = Bare(lab, f"truth-{name}-{cache}-{tp}", models[name], 8100 + 10 * number, args, env)
+        bare = Bare(lab, f"truth-{name}-{cache}-{tp}", models[name], port=8100 + 10 * number, args=args, env=env)
         took = bare.until(lambda run: "kv_cache_tokens" in run.figures and "init_seconds" in run.figures, 200)
         ended = bare.process.poll()
         bare.end(nvml)
@@ -192,7 +195,7 @@ def refusals(lab: Lab, nvml: Nvml, model: Path) -> None:
     holder = load.helper(sys.executable, load.HOLD, "100", env=dict(os.environ)) if lab.gpus and not lab.fake else None
     try:
         with ThreadPoolExecutor(3) as pool:
-            list(pool.map(lambda pair: refusal(lab, nvml, model, pair[0], *pair[1]), enumerate(cases)))
+            list(pool.map(lambda pair: refusal(lab, nvml, model, pair), enumerate(cases)))
     finally:
         if holder:
             holder.kill()
@@ -200,15 +203,17 @@ def refusals(lab: Lab, nvml: Nvml, model: Path) -> None:
 
 
 def refusal(
-    lab: Lab, nvml: Nvml, model: Path, number: int, name: str, args: dict[str, Any], env: dict[str, str]
+    lab: Lab, nvml: Nvml, model: Path, numbered: tuple[int, tuple[str, dict[str, Any], dict[str, str]]]
 ) -> None:
+    """One start that cannot work: the check before, the engine's own log, and how our start ends."""
+    number, (name, args, env) = numbered
     args = {"max-model-len": LENGTH, **args}
     instance = Instance(lab, name, model, port=8200 + 10 * number, tp=1, args=args, env=env)
     began = time.monotonic()
     check = instance.verb("check", "--config", str(instance.config))
     took = round(time.monotonic() - began, 2)
     lab.out.record("check", case=name, exit=check.returncode, seconds=took, said=(check.stdout + check.stderr)[-3000:])
-    bare = Bare(lab, f"bare-{name}", model, 8205 + 10 * number, args, env)
+    bare = Bare(lab, f"bare-{name}", model, port=8205 + 10 * number, args=args, env=env)
     bare.until(lambda run: "init_seconds" in run.figures, 120)
     bare.end(nvml)
     done = instance.verb("explain", str(bare.log))

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Proofs on a GPU machine, one script a call: `proof.py all-1 --out DIR`, `proof.py all-2 --out DIR`, or one alone.
 
 Needs root only to become an ordinary user. Every result is a line of results.jsonl at once, so that a call that is
@@ -19,13 +18,12 @@ import sys
 import time
 from pathlib import Path
 
-sys.dont_write_bytecode = True
-
 import cost
 import faults
 import planning
 import serving
-from machine import CHECKOUT, HERE, Lab, Nvml, Out, OutOfTimeError, left_over, own, smi
+from eyes import Nvml
+from machine import CHECKOUT, HERE, Lab, Out, OutOfTimeError, left_over, own, smi
 
 PROOFS = (
     "probe",

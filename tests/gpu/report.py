@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Tables for docs/gpu/README.md from the results of the proofs: `report.py DIR…` prints Markdown."""
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import load
+from eyes import Nvml
 from instance import Instance
-from machine import Lab, Nvml, smi, left_over
+from machine import Lab, left_over, smi
 
 SHM = Path("/dev/shm")
 AVERAGE = re.compile(r"Avg generation throughput: ([\d.]+) tokens/s")
