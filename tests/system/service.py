@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.machine import Machine
+from process.fakes import write_model
 
 FAKE = "/srv/fake/fake_vllm.py"
 SCRIPT = "/etc/vllm-supervisor/fake.json"
@@ -70,7 +71,7 @@ class Service:
     def fake(self, knobs: dict[str, Any], args: dict[str, Any] | None = None, **tables: Any) -> None:
         """The fake engine, described by its knobs."""
         self.machine.put(json.dumps(knobs), SCRIPT)
-        self.machine.run('mkdir -p /srv/model && echo \'{"model_type": "qwen2"}\' > /srv/model/config.json')
+        write_model(self.machine.root / "srv/model")
         tables.setdefault("smoke", {"on_start": "off"})
         self.configure(
             {
