@@ -37,6 +37,8 @@ class Load:
     def repeat(self, kind: str, body: dict, *, slow: bool = False, pause: float = 0.0) -> None:
         while time.monotonic() < self.until:
             began = time.monotonic()
+            if isinstance(body["prompt"], list):  # a prompt that was read before is in the prefix cache
+                body["prompt"][0] = random.randrange(100, 400)
             try:
                 result = self.ask(body, slow=slow)
             except (OSError, http.client.HTTPException, ValueError):

@@ -62,6 +62,19 @@ def ask(service: Service, tokens: int, answers: list[str]) -> threading.Thread:
     return thread
 
 
+def prefills_longer_than(service: Service, seconds: float) -> float:
+    """How many prefills took longer than that; `seconds` is a bound of the engine's own histogram."""
+    code, page = service.get("/metrics", ENGINE_PORT)
+    assert code == 200
+    name = "vllm:request_prefill_time_seconds"
+    lines = [line for line in page.splitlines() if line.startswith((f"{name}_bucket", f"{name}_count"))]
+    count = sum(float(line.rsplit(" ", 1)[1]) for line in lines if "_count" in line)
+    within = sum(float(line.rsplit(" ", 1)[1]) for line in lines if f'le="{seconds}"' in line)
+    assert lines
+    assert any(f'le="{seconds}"' in line for line in lines)
+    return count - within
+
+
 def test_a_reload_in_the_middle_of_a_request(kimi: Service) -> None:
     strikes, machine = Strikes(kimi), kimi.machine
     before, pid = strikes.status(), kimi.show("MainPID")["MainPID"]
@@ -91,7 +104,7 @@ def test_a_full_engine_on_a_busy_host_is_never_called_hung(kimi: Service) -> Non
     done = kimi.machine.run(["/usr/bin/python3", "/srv/load.py", str(SECONDS), "saturate"], timeout=SECONDS + 120)
     report = json.loads(done.stdout)
     # It means something only when the engine was full, and a prefill longer than the patience with a quiet engine.
-    assert report["longest"]["longest"] > HANG_AFTER_S, report
+    assert prefills_longer_than(kimi, 10.0) > 0, report
     assert report["counts"].get("queue answered", 0) > 0, report
     after = strikes.status()
     assert "engine-hung" not in kimi.journal(100_000), report
