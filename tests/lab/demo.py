@@ -30,7 +30,7 @@ from lab.foreground import ForegroundError, Screen, folder_of_ours, supervised, 
 
 PROFILE = ROOT / "env" / "profiles" / "cpu-demo.toml"
 SHARDS = "6"
-SCRAPE_S = 15.0
+SCRAPE_S, SMOKE_S = 15.0, 60.0
 COUNTER = "vllm:generation_tokens_total"
 
 
@@ -98,6 +98,8 @@ def _show(screen: Screen, vllm: Path, folder: Path) -> None:
         status = wait_ready(screen, child, folder)
         screen.step(f"READY after {time.monotonic() - began:.1f} s: the engine has answered a request")
         _phases(screen, status)
+        # The supervisor asks its own question after READY; ours is counted apart from it.
+        _until(lambda: str(watch(screen, folder).get("smoke") or ""), SMOKE_S, "the smoke test has no verdict")
         before = _value(_fetch(page), COUNTER) or 0.0
         tokens = _question(screen, config)
         _scrape(screen, page, before + tokens, tokens)

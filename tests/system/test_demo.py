@@ -35,6 +35,14 @@ def home() -> Iterator[Path]:
         os.chown(path, USER, USER)
     yield made
     shutil.rmtree(made)
+    # A demo that had to be killed leaves its segments to the next one's account.
+    for path in segments():
+        path.unlink(missing_ok=True)
+
+
+def segments() -> list[Path]:
+    """What this user has in shared memory."""
+    return [path for path in Path("/dev/shm").iterdir() if path.stat().st_uid == USER]
 
 
 class Demo:
@@ -90,8 +98,8 @@ class Demo:
 
     def left(self) -> dict[str, object]:
         """Whatever is still there: processes, temporary files, segments of shared memory of this user."""
-        segments = [path.name for path in Path("/dev/shm").iterdir() if path.stat().st_uid == USER]
-        return {"processes": self.processes(), "files": os.listdir(self.home / "tmp"), "segments": segments}
+        left = [path.name for path in segments()]
+        return {"processes": self.processes(), "files": os.listdir(self.home / "tmp"), "segments": left}
 
 
 NOTHING: dict[str, object] = {"processes": [], "files": [], "segments": []}
