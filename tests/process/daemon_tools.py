@@ -16,7 +16,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from process.fakes import gone
+from process.fakes import SEGMENT, gone
 from process.harness import SOURCE, Daemon, write_config
 from process.waiting import tail, wait_until
 
@@ -41,7 +41,17 @@ def running(
 
 
 class Patient(Daemon):
-    """A daemon on a machine that may have much else to do."""
+    """A daemon on a machine that may have much else to do; what its engine shared goes with it."""
+
+    def __exit__(self, *what: object) -> None:
+        # Killed outright, an engine leaves its segments, and only its maps say which they were.
+        segments: set[str] = set()
+        for pid in self.descendants():
+            with contextlib.suppress(OSError):
+                segments |= set(SEGMENT.findall(Path(f"/proc/{pid}/maps").read_text()))
+        super().__exit__(*what)
+        for segment in segments:
+            Path(segment).unlink(missing_ok=True)
 
     def wait(self, fn: Callable[[], Any], what: str, timeout: float = 60.0) -> Any:
         return super().wait(fn, what, at_most(timeout))
