@@ -15,7 +15,7 @@ CONFIG = "/etc/vllm-supervisor/kimi.toml"
 
 def test_a_reload_keeps_engine_and_watchdog_and_a_broken_configuration_makes_it_fail(service: Service) -> None:
     service.fake({})
-    service.override("[Service]\nWatchdogSec=4\nRestart=no\n")
+    service.override("[Service]\nWatchdogSec=15\nRestart=no\n")
     assert service.start().returncode == 0, service.journal()
     strikes = Strikes(service)
     before, pid = strikes.status(), service.show("MainPID")["MainPID"]
@@ -36,9 +36,9 @@ def test_a_reload_keeps_engine_and_watchdog_and_a_broken_configuration_makes_it_
     machine.put(good, CONFIG)
     assert machine.run(["systemctl", "reload", "kimi"], timeout=60).returncode == 0
 
-    # Three times the watchdog's limit: an image that did not feed it would have been ended.
-    until = time.monotonic() + 12.0
-    service.wait("the watchdog's limit passes three times", lambda: time.monotonic() > until, 20)
+    # Longer than the watchdog's limit: an image that did not feed it would have been ended.
+    until = time.monotonic() + 20.0
+    service.wait("the watchdog's limit passes", lambda: time.monotonic() > until, 30)
     shown = service.show("ActiveState", "MainPID", "NRestarts")
     assert (shown["ActiveState"], shown["MainPID"], shown["NRestarts"]) == ("active", pid, "0"), service.journal()
     service.wait("the second reload", lambda: strikes.status().get("reloads") == 2, 20)

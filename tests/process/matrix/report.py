@@ -56,7 +56,11 @@ def matrix(measured: dict[str, Any]) -> str:
         lines.append(f"| {fault} | {' | '.join(row)} |")
     wrong = sum(bool(each["problem"]) for each in found.values())
     said = f"{len(found) - wrong} of {len(CELLS)} cells as stated, {measured['jobs']} at a time, {os.cpu_count()} cores"
-    return said + f", {measured['seconds'] / 60:.0f} minutes in all.\n\n" + "\n".join(lines)
+    again = measured.get("again") or []
+    said += f", {measured['seconds'] / 60:.0f} minutes in all."
+    if again:
+        said += f" Run a second time, after a first one that was wrong: {', '.join(again)}."
+    return said + "\n\n" + "\n".join(lines)
 
 
 def legend() -> str:

@@ -43,6 +43,9 @@ def main() -> int:
     parser.add_argument("--fault", action="append", choices=FAULTS, help="only this one")
     parser.add_argument("--phase", action="append", choices=PHASES, help="only this one")
     parser.add_argument("--selection", action="store_true", help="the part that the tests run")
+    parser.add_argument(
+        "--again", action="store_true", help="only what was wrong when --out was written; the rest is kept"
+    )
     parser.add_argument("--out", type=Path, help="write what was measured, as JSON")
     args = parser.parse_args()
     cells = tuple(
@@ -50,6 +53,9 @@ def main() -> int:
         for cell in (selection() if args.selection else CELLS)
         if (not args.fault or cell.fault in args.fault) and (not args.phase or cell.phase in args.phase)
     )
+    kept = json.loads(args.out.read_text()) if args.again else {"seconds": 0.0, "cells": {}}
+    if args.again:
+        cells = tuple(cell for cell in cells if kept["cells"].get(cell.name, {"problem": "missing"})["problem"])
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="matrix-") as folder:
         done = run_all(cells, args.jobs, Path(folder))
@@ -61,13 +67,16 @@ def main() -> int:
     )
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        cells_out = {
+        measured = {
             result.cell.name: {"seconds": round(result.seconds, 2), "problem": result.problem[:300]} for result in done
         }
-        args.out.write_text(
-            json.dumps({"seconds": round(took, 1), "jobs": args.jobs, "cells": cells_out}, indent=1, sort_keys=True)
-            + "\n"
-        )
+        report = {
+            "seconds": round(kept["seconds"] + took, 1),
+            "jobs": args.jobs,
+            "again": sorted({*kept.get("again", []), *(measured if args.again else [])}),
+            "cells": {**kept["cells"], **measured},
+        }
+        args.out.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n")
     return 1 if wrong else 0
 
 

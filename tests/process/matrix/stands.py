@@ -78,7 +78,7 @@ def _wait_in_a_row(scene: Scene) -> None:
 
 def seen_as(phase: str) -> tuple[str, ...]:
     """The phases that the daemon may see there: bars come by another pipe than lines, and the engine is fast."""
-    bars = ("loading-weights", "compiling", "sizing-kv-cache", "capturing-graphs")
+    bars = ("loading-weights", "compiling", "sizing-kv-cache", "capturing-graphs", "starting-server")
     return bars[: bars.index(phase) + 1] if phase in bars else (phase,)
 
 
