@@ -88,7 +88,7 @@ def config(directory: Path, **values: Any) -> None:
     """config.json with what both shapes share."""
     shared = {
         "torch_dtype": "bfloat16", "hidden_act": "silu", "initializer_range": 0.02, "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0, "max_position_embeddings": CONTEXT, "tie_word_embeddings": False, "use_cache": True,
+        "rope_theta": 10000.0, "max_position_embeddings": CONTEXT, "tie_word_embeddings": False, "use_cache": True,
         "attention_dropout": 0.0, "bos_token_id": None,
     }  # fmt: skip
     (directory / "config.json").write_text(json.dumps({**shared, **values}, indent=1))
