@@ -17,16 +17,19 @@ VERBS = (
     "check",
     "plan",
     "overlay",
+    "fetch",
     "run",
     "reload",
     "status",
     "wait",
     "smoke",
     "history",
+    "incident",
     "explain",
     "replay",
     "restart",
     "snapshot",
+    "upgrade",
     "trial",
     "operate",
 )
@@ -64,7 +67,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; its exit code."""
-    args = parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    # Behind `--` stands a command for `snapshot`: none of its options is ours, wherever ours stand.
+    mark = given.index("--") if given[:1] == ["snapshot"] and "--" in given else len(given)
+    args = parser().parse_args(given[:mark])
+    args.behind = given[mark + 1 :]
     module = importlib.import_module(f"vllm_supervisor.commands.{args.verb}")
     try:
         return int(module.run(args))

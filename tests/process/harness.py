@@ -146,10 +146,11 @@ class Daemon:
             ours = self.descendants()
             if self.process.poll() is None:
                 self.process.kill()
-            for pid in ours:
-                kill(pid)
+            # By their mark first: it looks at what they map, to remove their segments.
             while kill_marked(self.mark):
                 continue
+            for pid in ours:
+                kill(pid)
             self.process.wait(10)
         if self.notify:
             self.notify.close()

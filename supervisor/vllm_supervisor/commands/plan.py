@@ -68,27 +68,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan; 78 for a checkpoint that cannot be used."""
-    return run_with(args, _measured(args.model))
+    from vllm_supervisor.daemon.measured import measured_of_model
 
-
-def _measured(model: str) -> tuple[Measured, ...]:
-    """What the starts of this model on this machine measured, whichever instance made them."""
-    from pathlib import Path
-
-    from vllm_supervisor.adapters.history import History
-    from vllm_supervisor.daemon.instance import read_instance
-    from vllm_supervisor.daemon.locate import SYSTEM_CONFIG, locate, names
-    from vllm_supervisor.daemon.measured import measured_from
-
-    found: list[Measured] = []
-    for name in names():
-        instance = read_instance(SYSTEM_CONFIG / f"{name}.toml")
-        if isinstance(instance, list) or Path(instance.settings.engine.model) != Path(model).absolute():
-            continue
-        history = History(locate(name).history_path, read_only=True)
-        found += measured_from(history.rows())
-        history.close()
-    return tuple(found)
+    return run_with(args, measured_of_model(args.model))
 
 
 def run_with(args: argparse.Namespace, measured: tuple[Measured, ...]) -> int:

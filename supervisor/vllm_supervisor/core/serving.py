@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from . import ending, gates, liveness, loading
 from .causes import Cause
-from .effects import Canary, Effect, Log, NotifyReady, ReadCounters, RecordReady, Reload, Smoke
+from .effects import Canary, Effect, Log, NotifyReady, ReadCounters, RecordReady, Reload, SaveIncident, Smoke
 from .events import Activity, CanaryDone, Counted, SmokeDone
 from .phases import LOADING, SERVING, Phase
 from .state import State
@@ -93,7 +93,7 @@ def tick(state: State, now: float) -> Result:
         cause = Cause("engine-hung", summary=hung, advice=HUNG_ADVICE, phase=state.phase)
         if state.policy.liveness == "restart":
             return ending.fail(state, cause, now, stacks=True)
-        return replace(state, life=replace(life, hung=True)), (Log("error", cause.sentence()),)
+        return replace(state, life=replace(life, hung=True)), (Log("error", cause.sentence()), SaveIncident(cause))
     if liveness.wants_canary(life, state.policy, now):
         return replace(state, life=liveness.on_sent(life, now)), (Canary(),)
     return state, ()

@@ -29,6 +29,8 @@ from .reload import RESUME, Reloader
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from vllm_supervisor.core.policy import Policy
+
     from .carry import Carried
     from .instance import Instance
 
@@ -116,7 +118,7 @@ async def _live(
         failures.append({"message": "the loop failed", "exception": error})
         code = ExitCode.BUG
     if failures:
-        code = await _after_bug(parts, failures)
+        code = await _after_bug(parts, supervisor.state.policy, failures)
     await put_away()
     with contextlib.suppress(asyncio.CancelledError):
         await noting
@@ -168,7 +170,7 @@ def _bug(failures: list[dict[str, Any]], supervisor: Supervisor, context: dict[s
         supervisor.ask_to_stop()
 
 
-async def _after_bug(parts: Parts, failures: list[dict[str, Any]]) -> ExitCode:
+async def _after_bug(parts: Parts, policy: Policy, failures: list[dict[str, Any]]) -> ExitCode:
     """Leave no engine behind, and one line that can be reported."""
     for context in failures:
         error = context.get("exception")
@@ -179,8 +181,10 @@ async def _after_bug(parts: Parts, failures: list[dict[str, Any]]) -> ExitCode:
             trace = trace.tb_next
         parts.log.error(f"a bug of vllm-supervisor {__version__}{place}: {context.get('message')}: {error!r}")
     await asyncio.to_thread(parts.processes.kill)
-    parts.history.update(ended_at=time.time(), outcome="failed", exit_code=int(ExitCode.BUG), reason="bug")
-    return ExitCode.BUG
+    # A bug that repeats at every start must have an end, too.
+    code = ExitCode.GAVE_UP if policy.attempt >= policy.max_attempts else ExitCode.BUG
+    parts.history.update(ended_at=time.time(), outcome="failed", exit_code=int(code), reason="bug")
+    return code
 
 
 async def _note(server: HttpServer, supervisor: Supervisor, history: History, log: Any) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from vllm_supervisor.adapters.history import History
 from vllm_supervisor.core.plan.request import Measured
+
+from .instance import read_instance
+from .locate import SYSTEM_CONFIG, locate, names
 
 GIB = 1 << 30
 
@@ -45,3 +50,16 @@ def _measured(figures: Mapping[str, Any]) -> Measured | None:
         kv_cache_dtype="fp8" if str(figures.get("kv_cache_dtype", "")).startswith("fp8") else "auto",
         engine_version=figures.get("engine_version"),
     )
+
+
+def measured_of_model(model: str) -> tuple[Measured, ...]:
+    """What the starts of this model on this machine measured, whichever instance made them."""
+    found: list[Measured] = []
+    for name in names():
+        instance = read_instance(SYSTEM_CONFIG / f"{name}.toml")
+        if isinstance(instance, list) or Path(instance.settings.engine.model) != Path(model).absolute():
+            continue
+        history = History(locate(name).history_path, read_only=True)
+        found += measured_from(history.rows())
+        history.close()
+    return tuple(found)
