@@ -35,7 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "77 not root, 64 no such instance. Of verify: 0 nothing differs, 1 something does.",
     )
     parser.add_argument("instance", metavar="INSTANCE", help="its name; or `verify`")
-    parser.add_argument("rest", nargs="*", metavar="COMMAND", help="what makes the snapshot, after `--`; or a MANIFEST")
+    parser.add_argument("file", nargs="?", metavar="MANIFEST", help="only for `verify`; a COMMAND stands after `--`")
     parser.add_argument(
         "--no-stop", action="store_true", help="leave it running: the snapshot is crash-consistent only"
     )
@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
     from .operations.follow import find_served, operate
 
     if args.instance == "verify":
-        return _verify(args.rest)
-    if not args.resume and not args.rest:
+        return _verify(args.file)
+    if args.file is not None or not (args.resume or args.behind):
         return _usage("give the command that makes the snapshot after `--`")
     if not args.timeout > 0:
         return _usage(f"--timeout must be above 0, not {args.timeout:g}")
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         return it
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     params: dict[str, Any] = {
-        "command": args.rest,
+        "command": args.behind,
         "stop": not args.no_stop,
         "timeout_s": args.timeout,
         "manifest": str((args.manifest or _directory(it) / f"manifest-{stamp}.json").absolute()),
@@ -87,7 +87,7 @@ def _foresee(it: Served, *, stop: bool) -> int:
     return foresee("snapshot", it)
 
 
-def _verify(rest: list[str]) -> int:
+def _verify(file: str | None) -> int:
     from vllm_supervisor.core.manifest import ManifestError, differences, read_manifest
     from vllm_supervisor.core.plain import printable
     from vllm_supervisor.daemon.locate import SYSTEM_CONFIG
@@ -95,16 +95,16 @@ def _verify(rest: list[str]) -> int:
     from .operations.inventory import parts_now
     from .operations.served import StepError, served
 
-    if len(rest) != 1:
+    if file is None:
         return _usage("verify takes one MANIFEST")
     try:
-        before = read_manifest(json.loads(Path(rest[0]).read_text(encoding="utf-8")))
+        before = read_manifest(json.loads(Path(file).read_text(encoding="utf-8")))
         name = str(before["instance"])
         found = differences(before, parts_now(served(name, SYSTEM_CONFIG / f"{name}.toml")))
     except OSError as error:
-        return _usage(f"{rest[0]} cannot be read: {error.strerror}")
+        return _usage(f"{file} cannot be read: {error.strerror}")
     except (ValueError, ManifestError) as error:
-        return _usage(f"{rest[0]}: {error}" if isinstance(error, ManifestError) else f"{rest[0]} is no JSON")
+        return _usage(f"{file}: {error}" if isinstance(error, ManifestError) else f"{file} is no JSON")
     except StepError as error:
         return _usage(str(error))
     for line in found:
