@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from vllm_supervisor.core.facts import Fact, Figure, FigureName, StartupComplete
 from vllm_supervisor.core.scanner import Scanner
 
