@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -129,11 +130,15 @@ def _cache() -> Path:
 
 
 def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+    """Ports that nobody listens on, below those that the kernel hands out: the engine binds its own a minute later."""
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 200):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise ForegroundError("no port from 20000 to 32000 is free: end what listens there")
 
 
 def _toml(table: dict[str, Any], path: str = "") -> str:

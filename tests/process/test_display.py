@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +15,8 @@ import pytest
 from process.harness import Daemon, write_config
 from process.verbs import environment
 from process.waiting import wait_until
-from vllm_supervisor.daemon.progress import NoDisplay, TerminalDisplay, display_for
+from vllm_supervisor.daemon.display import NoDisplay, display_for
+from vllm_supervisor.daemon.progress import TerminalDisplay
 
 RULE = "─" * 40
 
@@ -45,9 +48,11 @@ class Terminal:
 @pytest.fixture
 def terminal(tmp_path) -> Iterator[Terminal]:
     # A socket's path is short; pytest's own directories can be too long.
-    made = Terminal(f"/tmp/vsup-tmux-{os.getpid()}")
+    folder = tempfile.mkdtemp(prefix="vsup-tmux.")
+    made = Terminal(f"{folder}/socket")
     yield made
     made.tmux("kill-server")
+    shutil.rmtree(folder)
 
 
 def run_command(tmp_path, config) -> list[str]:
