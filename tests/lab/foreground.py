@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_supervisor.adapters import control
-from vllm_supervisor.daemon.progress import Display, display_for
+from vllm_supervisor.daemon.display import Display, display_for
 
 READY_S, STOP_S = 300.0, 60.0
 MARK = "VSUP_DEMO"

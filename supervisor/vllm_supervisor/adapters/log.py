@@ -12,7 +12,12 @@ import sys
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-import structlog
+# structlog takes rich in when it is there, for tracebacks in colour: 5 MiB that a service never uses.
+_blocked = sys.modules.setdefault("rich", None) is None  # type: ignore[arg-type]
+import structlog  # noqa: E402 - after the line above
+
+if _blocked:
+    del sys.modules["rich"]
 
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 

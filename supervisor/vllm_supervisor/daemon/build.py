@@ -27,11 +27,11 @@ from vllm_supervisor.adapters.sockets import holder
 from vllm_supervisor.core.redact import redactor
 from vllm_supervisor.core.slower import compared
 
+from .display import Display, display_for
 from .engine_run import EngineRun
 from .instance import cache_dirs
 from .perform import Parts
 from .policy import arguments_of_ours, build_policy
-from .progress import Display, display_for
 from .smoke import ask
 from .supervisor import Supervisor
 from .watch import Watch

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor import __version__
+from vllm_supervisor.adapters.allocator import give_back, one_arena
 from vllm_supervisor.adapters.history import History
 from vllm_supervisor.adapters.http_server import HttpServer, Page
 from vllm_supervisor.adapters.launcher import unblock_signals
@@ -49,6 +50,7 @@ async def supervise(
     Returns:
         The exit code; everything that goes wrong is said on stderr before.
     """
+    one_arena()
     become_subreaper()
     outlets = open_outlets(log_level, instance.secrets(os.environ))
     checker = Checker(instance)
@@ -111,6 +113,7 @@ async def _live(
     _say_hello(built, resumed=resumed)
     gc.collect()
     gc.freeze()
+    give_back()
     try:
         ended = await supervisor.run(Performer(parts), Tick() if resumed else None)
         code = ended.code

@@ -18,7 +18,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -34,42 +34,6 @@ EVERY_S = 0.2
 PIECE_BYTES = 1 << 16
 LEAST_ROWS, LEAST_COLUMNS = 12, 40
 """A smaller terminal shows output only."""
-
-
-class Display(Protocol):
-    """What a run in the foreground shows besides the output."""
-
-    def fileno(self) -> int:
-        """Where all output is to be written."""
-
-    def update(self, status: Mapping[str, Any]) -> None:
-        """Show this, as /status says it."""
-
-    async def keep_showing(self, status: Callable[[], Mapping[str, Any]]) -> None:
-        """Show what `status` gives, until cancelled."""
-
-    def close(self) -> None:
-        """Take the display away; output that was written before is shown."""
-
-
-class NoDisplay:
-    """Output goes straight through; nothing is shown besides."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def fileno(self) -> int:
-        """The descriptor itself."""
-        return self._descriptor
-
-    def update(self, status: Mapping[str, Any]) -> None:
-        """Nothing to show it on."""
-
-    async def keep_showing(self, status: Callable[[], Mapping[str, Any]]) -> None:
-        """Nothing to show it on."""
-
-    def close(self) -> None:
-        """Nothing to take away."""
 
 
 class TerminalDisplay:
@@ -163,10 +127,3 @@ def _lines(status: Mapping[str, Any]) -> RenderableType:
     if status["ready"]:
         parts.append(Text(f"{status['model']} answers at {status['url']}; Ctrl-C stops it", "dim", no_wrap=True))
     return Group(*parts)
-
-
-def display_for(descriptor: int, environ: Mapping[str, str]) -> Display:
-    """The display for a run whose stderr is `descriptor`: only on a terminal, and never in a service."""
-    if not os.isatty(descriptor) or environ.get("NOTIFY_SOCKET") or environ.get("TERM", "dumb") == "dumb":
-        return NoDisplay(descriptor)
-    return TerminalDisplay(descriptor)
