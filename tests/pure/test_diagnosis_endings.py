@@ -211,3 +211,10 @@ def test_the_frames_of_one_worker_do_not_explain_another_ones_error():
 def test_a_bare_line_of_a_process_without_a_traceback_is_text():
     lines = ["(Worker_TP1 pid=1) " + HEADER, "(Worker_TP1 pid=1) " + FRAME]
     assert verdict(*LOAD, *lines, "(Worker_TP2 pid=2) MemoryError: was in the prompt").reason == "healthy"
+
+
+def test_a_traceback_that_is_glued_to_an_unfinished_bar_is_one():
+    bar = "Capturing CUDA graphs (PIECEWISE):   0%|          | 0/7 [00:00<00:07,  1.00it/s]"
+    full = "OSError: [Errno 28] No space left on device: '/var/cache/vllm/x'"
+    assert verdict(*LOAD, bar + HEADER, FRAME, full).reason == "disk-full"
+    assert verdict(*LOAD, "somebody wrote " + HEADER, FRAME, full).reason != "disk-full"

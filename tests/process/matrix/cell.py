@@ -138,7 +138,7 @@ def _start_anew(cell: Cell, scene: Scene) -> None:
     stand = STANDS[cell.phase]
     if cell.phase == "preflight":
         # The disk answers again; whoever waited for it is gone.
-        for pipe in scene.state.glob("engine-flags-*"):
+        for pipe in scene.inside("").glob("engine-flags-*"):
             pipe.unlink()
     scene.again(without=tuple(stand.fake))
     _ready_and_stopped(scene)

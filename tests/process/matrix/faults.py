@@ -103,6 +103,15 @@ def _stand_still(scene: Scene) -> None:
     os.kill(scene.pid, signal.SIGCONT)
 
 
+def _lasting(phase: str) -> dict[str, Any]:
+    # The drain lasts longer than another supervisor takes to begin.
+    return {"token_delay": 0.15} if phase == "draining" else {}
+
+
+def _lasting_stop(phase: str) -> dict[str, Any]:
+    return {"draining": {"stop": {"drain_s": 12.0}}, "stopping": {"stop": {"kill_after_s": 8.0}}}.get(phase, {})
+
+
 def _second(scene: Scene) -> None:
     env = {
         **os.environ,
@@ -211,7 +220,7 @@ FAULTS: dict[str, Fault] = {
     "supervisor-stopped": Fault(
         _stand_still, _reading, lambda phase: _budget(phase) if phase in {*CUT[2:], "ready"} else {}
     ),
-    "second-supervisor": Fault(_second),
+    "second-supervisor": Fault(_second, _lasting, _lasting_stop),
     "port-stolen": Fault(_steal, _elsewhere),
     "state-disk-full": Fault(Scene.fill_disk, scene={"small_state": True}),
     "cache-disk-full": Fault(_dies_of(NO_SPACE)),

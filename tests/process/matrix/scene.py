@@ -51,6 +51,7 @@ class Scene(Daemon):
         self.segments: list[str] = []
         self._reading = threading.Event()
         self._pump: threading.Thread | None = None
+        self._holder: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self  # the phase says when it is started
@@ -76,13 +77,14 @@ class Scene(Daemon):
             **self.extra,
         }
         command = [sys.executable, "-m", "vllm_supervisor", "run", "--config", str(self.config)]
-        if self.hold and not self.small_state:
-            os.mkfifo(self.state / self.hold)
         if self.small_state:
-            # A mount of its own: a disk that can be filled without filling anybody else's.
-            hold = f" && mkfifo {self.state / self.hold}" if self.hold else ""
-            mount = f'mount -t tmpfs -o size=1m,mode=0750 tmpfs {self.state}{hold} && exec "$@"'
-            command = ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-m", "sh", "-c", mount, "sh", *command]
+            self._mount()
+            # As root, or in a user namespace of our own, both of which may mount.
+            user = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
+            assert self._holder
+            command = ["nsenter", "-t", str(self._holder.pid), "-m", *user, "--", *command]
+        if self.hold:
+            os.mkfifo(self.inside(self.hold))
         with self.out.open("ab") as out:
             self.process = subprocess.Popen(
                 command,
@@ -97,6 +99,16 @@ class Scene(Daemon):
         self._pump = threading.Thread(target=self._copy, daemon=True)
         self._pump.start()
         return self
+
+    def _mount(self) -> None:
+        """A disk of the daemon's own, that can be filled without filling anybody else's; it outlives the daemon."""
+        if self._holder:
+            return
+        script = f"mount -t tmpfs -o size=1m,mode=0750 tmpfs {self.state} && echo mounted && exec sleep 1000"
+        command = ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-m", "sh", "-c", script]
+        self._holder = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self._holder.stdout
+        assert self._holder.stdout.readline() == b"mounted\n"
 
     def _copy(self) -> None:
         assert self.process
@@ -122,7 +134,7 @@ class Scene(Daemon):
 
     def inside(self, name: str) -> Path:
         """A file of the daemon's state directory, also where that is a mount of its own."""
-        root = Path(f"/proc/{self.pid}/root") if self.small_state else Path("/")
+        root = Path(f"/proc/{self._holder.pid}/root") if self._holder else Path("/")
         return root / str(self.state).lstrip("/") / name
 
     def fill_disk(self) -> None:
@@ -175,6 +187,10 @@ class Scene(Daemon):
     def __exit__(self, *unused: object) -> None:
         super().__exit__(*unused)
         self._close_pipe()
+        if self._holder and self._holder.stdout:
+            self._holder.kill()
+            self._holder.wait(10)
+            self._holder.stdout.close()
         for segment in self.segments:
             Path(segment).unlink(missing_ok=True)
 

@@ -61,8 +61,9 @@ OUTCOMES = {
     "F": _failed("named as disk full", 78, 8.0, "disk-full"),
     "M": _failed("named as shared memory full", 78, 8.0, "shm-too-small"),
     "G": _failed("the GPU is named as lost", 69, 12.0, "gpu-lost"),
-    "s": Outcome("stops as asked", 0, frozenset(), 10.0, "stopped"),
+    "s": Outcome("stops as asked", 0, frozenset(), 15.0, "stopped"),
     ">": Outcome("goes on", 0, frozenset(), 40.0, "goes-on"),
+    "~": Outcome("takes everything in, goes on", 0, frozenset(), 90.0, "goes-on"),
     "R": Outcome("swept, started again, ready", 0, frozenset(), 25.0, "again"),
     "r": Outcome("ends in order, starts again, ready", 0, frozenset(), 25.0, "restarted"),
 }
@@ -101,13 +102,13 @@ supervisor-stopped      > > > > > > > > > > > > s s
 second-supervisor       > > > > > > > > > > > > s s
 port-stolen             P P P P P P P P P P P > s s
 state-disk-full         > > > > > > > > > > > > s s
-cache-disk-full         . . F F F F F F F F F D s s
-shared-memory-full      . . M M M M M M M M M D s s
+cache-disk-full         . . F F F F F F F F D D s s
+shared-memory-full      . . M M M M M M M M D D s s
 journal-blocked         > > > > > > > > > > > > s s
 nvml-hangs              > > > > > > > > > > > > s s
 nvml-helper-killed      > > > > > > > > > > > > s s
 gpu-lost                G G > > > > > > > > > > s s
-flood                   . . > > > > > > > > > > s s
+flood                   . . ~ ~ ~ ~ ~ ~ ~ ~ ~ ~ s s
 giant-line              . . > > > > > > > > > > s s
 clock-jump              > > > > > > > > > > > > s s
 ignores-sigterm         . . s s s s s s s s s s s s

@@ -9,6 +9,8 @@ from typing import Final
 from vllm_supervisor.core.lines import Line, Source
 
 _HEADER = "Traceback (most recent call last):"
+_GLUED = f"]{_HEADER}"
+"""A bar (tqdm ends it with `it/s]`) has no line end until it is full, so what follows it is glued to it."""
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}(?:Error|Exception|Exit|Interrupt|Failed|Failure|Unsupported|Again"
     r"|OutOfResources|BrokenProcessPool|Full|Empty)"
@@ -69,7 +71,7 @@ class Tracebacks:
         bare = line.source is Source.BARE
         key = (line.process, line.pid, bare)
         message = line.message
-        if message.startswith(_HEADER):
+        if message.startswith(_HEADER) or (bare and message.endswith(_GLUED)):
             return self._begin(key, bare)
         trace = self._open.get(key)
         if trace is None:
