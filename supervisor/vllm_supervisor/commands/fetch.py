@@ -1,0 +1,208 @@
+"""`fetch`: a model from the hub, resumed, verified and repaired; or only verified."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vllm_supervisor.core.exits import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from vllm_supervisor.adapters.hub import Hub
+    from vllm_supervisor.adapters.local_files import LocalFiles
+    from vllm_supervisor.core.download import Listing
+
+    from .fetching import Fetcher
+
+HELP = "download a model, go on where it broke off, verify and repair it"
+DAMAGED = 1
+LINE_EVERY_S = 10.0
+LISTING_TRIES = 4
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the verb."""
+    parser = subparsers.add_parser(
+        "fetch",
+        help=HELP,
+        description="Downloads what a directory lacks of a model, several files at once, and verifies size and hash of "
+        "each against the hub's. A broken download goes on where it stopped; of a damaged one only the damaged files "
+        "are fetched again. When the hub cannot be reached, a complete directory is enough (sizes only).",
+        epilog="Exit codes: 0 whole, 1 not whole (--verify, --offline), 64 usage, 75 broken off (call it again), "
+        "78 it cannot work (no such model, no access, no space).",
+    )
+    parser.add_argument("model", metavar="MODEL", help="its name at the hub, such as nvidia/Kimi-K2.5-NVFP4")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="directory of the checkpoint")
+    parser.add_argument("--revision", default="main", metavar="R", help="branch, tag or commit (%(default)s)")
+    parser.add_argument("--verify", action="store_true", help="only read what is there and compare the hashes")
+    parser.add_argument("--offline", action="store_true", help="never ask the hub; without --verify compare sizes only")
+    parser.add_argument("--rate", metavar="SIZE", help="bound the reading of --verify, such as 200MiB (a second)")
+    parser.add_argument("--workers", type=int, default=8, metavar="N", help="files at once (%(default)s)")
+    parser.add_argument("--endpoint", default="", metavar="URL", help="a mirror (default: $HF_ENDPOINT, or the hub)")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="for gated models (default: the credential hub-token, $HF_TOKEN)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch or verify; the exit code says whether the directory is whole."""
+    from vllm_supervisor.adapters.local_files import LocalFiles
+    from vllm_supervisor.adapters.lock import acquire
+
+    if args.workers < 1:
+        return _said(f"--workers must be at least 1, not {args.workers}", ExitCode.USAGE)
+    local = LocalFiles(args.to.absolute())
+    try:
+        lock = acquire(local.prepare())
+    except OSError as error:
+        return _said(f"{args.to} cannot be written: {error.strerror}", ExitCode.PERMANENT)
+    if isinstance(lock, int):
+        return _said(f"pid {lock} works on {args.to} already", ExitCode.TRANSIENT)
+    try:
+        return _locked(args, local)
+    except KeyboardInterrupt:
+        _said("interrupted; the same command goes on where it stopped", 130)
+        sys.stderr.flush()
+        # The threads of a transfer hear no interrupt, and there is nothing of theirs that a kill could hurt.
+        os._exit(130)
+    finally:
+        lock.release()
+
+
+def _locked(args: argparse.Namespace, local: LocalFiles) -> int:
+    from vllm_supervisor.adapters.hub import Hub, HubError
+    from vllm_supervisor.adapters.local_files import Pace
+    from vllm_supervisor.core.download import unsafe
+    from vllm_supervisor.core.plan.sizes import parse_size
+
+    from .fetching import Fetcher, FetchError
+
+    rate = parse_size(args.rate) if args.rate else None
+    if args.rate and not rate:
+        return _said(f"--rate takes a size such as 200MiB, not {args.rate!r}", ExitCode.USAGE)
+    try:
+        hub = Hub(args.endpoint or os.environ.get("HF_ENDPOINT", ""), _token(args.token_file))
+    except OSError as error:
+        return _said(f"{args.token_file} cannot be read: {error.strerror}", ExitCode.USAGE)
+    kept = local.listing()
+    if kept is not None and kept.repo != args.model:
+        return _said(f"{args.to} holds {kept.repo}, not {args.model}; choose another directory", ExitCode.USAGE)
+    listing, offline = kept, args.offline or os.environ.get("HF_HUB_OFFLINE", "") in {"1", "true", "yes", "on"}
+    if not offline:
+        try:
+            listing = _listing(hub, args, patient=kept is None)
+        except HubError as error:
+            if kept is None or not error.again:
+                return _said(str(error), ExitCode.TRANSIENT if error.again else ExitCode.PERMANENT)
+            _said(f"{error}; going by the listing that was kept", 0)
+            offline = True
+    if listing is None:
+        return _said(f"{args.to} holds no download of ours; without the hub there is nothing to compare", DAMAGED)
+    if unsafe(listing):
+        return _said(f"the hub names a file outside of the directory: {unsafe(listing)!r}", ExitCode.PERMANENT)
+    fetcher = Fetcher(hub, local, Pace(rate), args.workers, _Shown())
+    try:
+        local.keep_listing(listing)
+        if args.verify:
+            return _told(fetcher.verify(listing), listing, args, "hash")
+        if offline:
+            return _told(_by_size(local, listing), listing, args, "size")
+        return _fetched(fetcher, listing, args)
+    except FetchError as error:
+        return _said(str(error), ExitCode.TRANSIENT if error.again else ExitCode.PERMANENT)
+    except OSError as error:
+        return _said(f"{error.filename or args.to}: {error.strerror}", ExitCode.PERMANENT)
+
+
+def _listing(hub: Hub, args: argparse.Namespace, *, patient: bool) -> Listing:
+    """The hub's listing; asked for a few times more when nothing can be done without it."""
+    from vllm_supervisor.adapters.hub import HubError
+    from vllm_supervisor.core.download import wait_before
+
+    for tries in range(1, LISTING_TRIES):
+        try:
+            return hub.listing(args.model, args.revision)
+        except HubError as error:
+            if not error.again or not patient:
+                raise
+            time.sleep(wait_before(tries, 1.0))
+    return hub.listing(args.model, args.revision)
+
+
+def _fetched(fetcher: Fetcher, listing: Listing, args: argparse.Namespace) -> int:
+    began = time.monotonic()
+    done = fetcher.run(listing)
+    from vllm_supervisor.core.words import duration
+
+    for name in done.repaired:
+        print(f"repaired   {name}")
+    many = f"{len(done.fetched)} of {len(listing.files)} files fetched in {duration(time.monotonic() - began)}"
+    print(f"{args.to} is whole: {listing.repo} at {listing.commit[:12]}, {many}")
+    return ExitCode.OK
+
+
+def _by_size(local: LocalFiles, listing: Listing) -> dict[str, str]:
+    from vllm_supervisor.core.download import Standing, standings
+
+    found = standings(listing, local.sizes(listing), ())
+    return {name: standing for name, standing in found.items() if standing is not Standing.UNVERIFIED}
+
+
+def _told(wrong: Mapping[str, str], listing: Listing, args: argparse.Namespace, by: str) -> int:
+    for name, standing in sorted(wrong.items()):
+        print(f"{standing}: {name}")
+    if wrong:
+        hint = f"`vllm-supervisor fetch {listing.repo} --to {args.to}` fetches only these"
+        return _said(f"{len(wrong)} of {len(listing.files)} files are not whole; {hint}", DAMAGED)
+    print(f"all {len(listing.files)} files have the right {by}")
+    return ExitCode.OK
+
+
+def _token(path: Path | None) -> str:
+    if path is not None:
+        return path.read_text(encoding="utf-8").strip()
+    for credential in _credentials():
+        if credential.is_file():
+            return credential.read_text(encoding="utf-8").strip()
+    return os.environ.get("HF_TOKEN", "")
+
+
+def _credentials() -> Iterator[Path]:
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    if directory:
+        yield Path(directory) / "hub-token"
+
+
+class _Shown:
+    """Progress: repainted on a terminal, a line now and then elsewhere; JSON for `provision`."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._machine = os.environ.get("VSUP_PROGRESS") == "json"
+
+    def __call__(self, sentence: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self._machine:
+            print(
+                f"@progress {json.dumps({'text': sentence, 'done': done, 'total': total})}", file=sys.stderr, flush=True
+            )
+        elif sys.stderr.isatty():
+            print(f"\r\x1b[K{sentence}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+        elif now - self._last >= LINE_EVERY_S:
+            self._last = now
+            print(sentence, file=sys.stderr, flush=True)
+
+
+def _said(sentence: str, code: int) -> int:
+    print(f"vllm-supervisor fetch: {sentence}", file=sys.stderr)
+    return code
