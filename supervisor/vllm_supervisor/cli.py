@@ -17,6 +17,7 @@ VERBS = (
     "check",
     "plan",
     "overlay",
+    "provision",
     "fetch",
     "run",
     "reload",
