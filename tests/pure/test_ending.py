@@ -92,6 +92,15 @@ def test_an_engine_that_drains_itself_is_told_at_once_and_killed_after_its_time(
     assert start.of(fx.KillEngine)[0][0] - began == pytest.approx(35.0, abs=0.01)
 
 
+def test_an_engine_that_drains_itself_is_not_waited_for_when_nobody_is_left():
+    start = ready(DRAINS).do(BUSY, STOP)
+    start.do(ev.Activity(connections=2), IDLE, after=1.0)
+    start.do(ev.Activity(connections=0), IDLE, after=2.0)
+    alone = start.now
+    start.do(IDLE, after=1.0).wait(60.0)
+    assert start.of(fx.KillEngine)[0][0] - alone == pytest.approx(5.0, abs=0.01)
+
+
 @pytest.mark.parametrize("policy", [Policy(), DRAINS])
 def test_an_engine_that_ends_while_draining_is_swept(policy):
     start = ready(policy).do(BUSY, STOP, after=1.0).do(ev.EngineExited(0), after=3.0)

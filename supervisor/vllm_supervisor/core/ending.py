@@ -152,8 +152,12 @@ def drained(state: State, before: Counted | None, event: Counted, now: float) ->
     """Counters while draining: progress extends the stop, an idle engine ends the drain."""
     if state.stop_step is not StopStep.DRAIN:
         return state, ()
-    if not state.policy.engine_drains and _idle(state, event, now):
-        return _terminate(state, now, ())
+    if _idle(state, event, now):
+        if not state.policy.engine_drains:
+            return _terminate(state, now, ())
+        if state.activity.connections == 0:
+            # Nothing to finish and nobody to answer: vLLM 0.32 then waits 17 s for its own workers.
+            state = replace(state, deadline=min(state.deadline or now, now + TERM_AGAIN_S))
     evidence = state.evidence
     if before is not None and before != event and now - evidence.extended_at >= EXTEND_EVERY_S:
         left = max((state.deadline or now) - now, 0.0)
@@ -240,9 +244,10 @@ def _finish(state: State, now: float) -> Result:
         state = state.enter(Phase.STOPPED, now)
         return state, (Exit(ExitCode.OK, "stopped", f"stopped on request ({state.stop_by})"),)
     code = exit_code(fault.cause_class)
-    policy = state.policy
-    sentence = fault.sentence()
+    policy, sentence = state.policy, fault.sentence()
     if code is ExitCode.TRANSIENT and policy.attempt >= policy.max_attempts:
-        code = ExitCode.GAVE_UP
-        sentence = f"gave up after attempt {policy.attempt} of {policy.max_attempts}: {sentence}"
+        code, sentence = (
+            ExitCode.GAVE_UP,
+            f"gave up after attempt {policy.attempt} of {policy.max_attempts}: {sentence}",
+        )
     return state.enter(Phase.FAILED, now), (Exit(code, "failed", sentence, fault),)
