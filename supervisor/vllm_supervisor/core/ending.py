@@ -241,13 +241,10 @@ def tick(state: State, now: float) -> Result:
 def _finish(state: State, now: float) -> Result:
     fault = state.fault
     if fault is None:
-        state = state.enter(Phase.STOPPED, now)
-        return state, (Exit(ExitCode.OK, "stopped", f"stopped on request ({state.stop_by})"),)
+        return state.enter(Phase.STOPPED, now), (Exit(ExitCode.OK, "stopped", f"stopped on request ({state.stop_by})"),)
     code = exit_code(fault.cause_class)
     policy, sentence = state.policy, fault.sentence()
     if code is ExitCode.TRANSIENT and policy.attempt >= policy.max_attempts:
-        code, sentence = (
-            ExitCode.GAVE_UP,
-            f"gave up after attempt {policy.attempt} of {policy.max_attempts}: {sentence}",
-        )
+        code = ExitCode.GAVE_UP
+        sentence = f"gave up after attempt {policy.attempt} of {policy.max_attempts}: {sentence}"
     return state.enter(Phase.FAILED, now), (Exit(code, "failed", sentence, fault),)
