@@ -75,7 +75,7 @@ install_all() {
     ln -sfn "$PREFIX/bin/vllm-supervisor" "$DESTDIR$BINDIR/vllm-supervisor"
     say "installed $BINDIR/vllm-supervisor -> $PREFIX/bin/vllm-supervisor"
 
-    for unit in kimi.service vllm@.service; do
+    for unit in kimi.service vllm@.service kimi-fetch.service; do
         mkdir -p "$DESTDIR$UNITDIR"
         sed "s|/usr/local/bin/|$BINDIR/|; s|/usr/local/share/doc/vllm-supervisor/|$DOCDIR/|; s|/etc/vllm-supervisor/|$CONFDIR/|" "units/$unit" >"$DESTDIR$UNITDIR/$unit"
         chmod 0644 "$DESTDIR$UNITDIR/$unit"
@@ -110,7 +110,7 @@ uninstall_all() {
         [ -z "$running" ] || fail "still running: stop it first with: systemctl disable --now $running"
     fi
     rm -rf "$DESTDIR$PREFIX" "$DESTDIR$DOCDIR"
-    rm -f "$DESTDIR$BINDIR/vllm-supervisor" "$DESTDIR$UNITDIR/kimi.service" "$DESTDIR$UNITDIR/vllm@.service" \
+    rm -f "$DESTDIR$BINDIR/vllm-supervisor" "$DESTDIR$UNITDIR/kimi.service" "$DESTDIR$UNITDIR/vllm@.service" "$DESTDIR$UNITDIR/kimi-fetch.service" \
         "$DESTDIR$SYSUSERSDIR/vllm-supervisor.conf" "$DESTDIR$TMPFILESDIR/vllm-supervisor.conf"
     [ -n "$DESTDIR" ] || reload_systemd
     say "removed   the daemon and its units"
