@@ -22,7 +22,7 @@ PIP_ARGS ?=
 VENV := .venv-test
 BIN := $(VENV)/bin
 LOGS := build/logs
-SOURCES := $(shell find supervisor -name '*.py' -o -name py.typed -o -name runtime.lock)
+SOURCES := $(shell find supervisor -name '*.py' -o -name '*.css' -o -name '*.js' -o -name py.typed -o -name runtime.lock)
 # Arguments for pytest: make test ARGS="-k stop"
 ARGS ?=
 
@@ -132,7 +132,7 @@ engine: ## Make the operator's engine: make engine VLLM=0.32.0 (/opt/vllm-0.32.0
 # --- showing ----------------------------------------------------------------------------------------------------
 
 .PHONY: demo bench clean
-demo: venv engine-dev model ## Show a start, a fault and a stop with a real engine
+demo: venv ## Show a real engine from nothing to one answered question and back to nothing
 	@$(BIN)/python tests/lab/demo.py $(ARGS)
 
 bench: venv engine-dev model ## Measure the targets, side by side with a bare engine
