@@ -98,5 +98,6 @@ class Cause:
         elif self.evidence:
             parts.append(f": {self.evidence.strip()}")
         if self.advice:
-            parts.append(f". {self.advice}" if not parts[-1].endswith(".") else f" {self.advice}")
+            advice = self.advice[0].upper() + self.advice[1:]
+            parts.append(f". {advice}" if not parts[-1].endswith(".") else f" {advice}")
         return "".join(parts)
