@@ -101,7 +101,9 @@ class Strikes:
         if reason:
             assert reason in sentence, f"{sentence}\n{self.service.journal(60)}"
         self.gone(status)
-        self.rows.append((fault, status["phase"], sentence.partition("(exit ")[2].rstrip(")") or "swept", took))
+        # Without a word of its own the journal's last end is that of the start before.
+        end = sentence.partition("(exit ")[2].rstrip(")") if reason else "swept by systemd, started again"
+        self.rows.append((fault, status["phase"], end, took))
 
     def output(self, status: dict[str, Any], text: str) -> None:
         """Run a shell command whose output becomes output of the engine."""
