@@ -31,6 +31,7 @@ VERBS = (
     "restart",
     "snapshot",
     "upgrade",
+    "completion",
     "trial",
     "operate",
 )
