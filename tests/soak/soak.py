@@ -40,6 +40,7 @@ FATAL = {
 HARMLESS = ("flood", "journal-blocked", "supervisor-stopped", "reload", "second-supervisor", "state-disk-full")
 HANG_AFTER_S = 15.0
 BACK_WITHIN_S = 900.0
+SETTLED_S = 60.0
 
 
 @dataclass
@@ -52,8 +53,9 @@ class Report:
     false_alarms: list[str] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     longest_outage_s: float = 0.0
-    resident_growth_kib: int = 0
-    descriptor_growth: int = 0
+    resident_growth_kib: int | None = None
+    descriptor_growth: int | None = None
+    measured_s: float = 0.0
     load: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -68,7 +70,7 @@ class Soak:
         self.service, self.report = service, report
         self.strikes = Strikes(service)
         self.choose = random.Random(report.seed)
-        self.sizes: dict[str, list[tuple[int, int]]] = {}
+        self.sizes: dict[str, list[tuple[float, int, int]]] = {}
         self.bag: list[str] = []
 
     def next_fault(self) -> str:
@@ -85,7 +87,7 @@ class Soak:
             f"awk '/VmRSS/{{print $2}}' /proc/{pid}/status; ls /proc/{pid}/fd | wc -l", check=False
         )
         if len(words := shown.stdout.split()) == 2:
-            self.sizes.setdefault(pid, []).append((int(words[0]), int(words[1])))
+            self.sizes.setdefault(pid, []).append((time.monotonic(), int(words[0]), int(words[1])))
 
     def quiet(self, seconds: float) -> None:
         """Nothing is done; whatever ends meanwhile was a false alarm."""
@@ -145,12 +147,14 @@ class Soak:
             machine.run(f"cat /dev/zero > {STATE}/filler; sleep 5; rm {STATE}/filler", timeout=60)
 
     def grown(self) -> None:
-        """Growth while one image lived: the last size against that after its first minute."""
-        for sizes in self.sizes.values():
-            if len(sizes) > 12:
-                first, last = sizes[12], sizes[-1]
-                self.report.resident_growth_kib = max(self.report.resident_growth_kib, last[0] - first[0])
-                self.report.descriptor_growth = max(self.report.descriptor_growth, last[1] - first[1])
+        """Growth while one image lived, of the one that lived longest: the last size against that after a minute."""
+        sizes = max(self.sizes.values(), key=len, default=[])
+        settled = next((index for index, each in enumerate(sizes) if each[0] - sizes[0][0] >= SETTLED_S), None)
+        if settled is not None and settled + 1 < len(sizes):
+            (began, resident, descriptors), last = sizes[settled], sizes[-1]
+            self.report.measured_s = round(last[0] - began, 1)
+            self.report.resident_growth_kib = last[1] - resident
+            self.report.descriptor_growth = last[2] - descriptors
 
 
 def run(service: Service, report: Report) -> None:
@@ -210,7 +214,8 @@ def main() -> int:
     print(
         f"{sum(fault['survived'] for fault in report.faults)} of {len(report.faults)} faults survived, "
         f"{len(report.false_alarms)} false alarms, {len(report.leftovers)} left over, longest outage "
-        f"{report.longest_outage_s:.0f} s, growth {report.resident_growth_kib} KiB and {report.descriptor_growth} descriptors"
+        f"{report.longest_outage_s:.0f} s; growth in {report.measured_s:.0f} s of one image: "
+        f"{report.resident_growth_kib} KiB, {report.descriptor_growth} descriptors (None: too short to tell)"
     )
     return 0 if report.good else 1
 

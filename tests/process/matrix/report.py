@@ -84,9 +84,15 @@ def soak(report: dict[str, Any]) -> str:
     head = (
         f"{report['minutes']:g} minutes, seed {report['seed']}: {survived} of {len(report['faults'])} faults survived, "
         f"{len(report['false_alarms'])} false alarms, {len(report['leftovers'])} left over, longest outage "
-        f"{report['longest_outage_s']:.0f} s, growth {report['resident_growth_kib']} KiB and "
-        f"{report['descriptor_growth']} descriptors."
+        f"{report['longest_outage_s']:.0f} s"
     )
+    if report.get("resident_growth_kib") is None:
+        head += "; too short to tell how the supervisor grows."
+    else:
+        head += (
+            f"; growth in {report['measured_s']:.0f} s of one image of the supervisor: {report['resident_growth_kib']} KiB "
+            f"and {report['descriptor_growth']} descriptors."
+        )
     lines = ["| fault | what came of it | outage, s |", "|---|---|---|"]
     lines += [f"| {fault['fault']} | {fault['end']} | {fault['outage_s']} |" for fault in report["faults"]]
     return head + "\n\n" + "\n".join(lines)
