@@ -25,6 +25,10 @@ PIECE_BYTES = 1 << 16
 QUEUE_BYTES = 16 << 20
 """What may wait for the journal before lines are dropped."""
 
+LAST_WORDS_S = 4.0
+"""On a busy machine what was printed before the end may lie in the pipe for longer than we await more; it holds the
+cause. An orphan that never stops printing is left after this."""
+
 Handler = Callable[[str, bytes], None]
 
 
@@ -64,7 +68,7 @@ class OutputReader:
         self._thread.start()
 
     def finish(self, within_s: float) -> None:
-        """Read what is still there for at most `within_s` seconds, then end, though writers may live on."""
+        """Await more for at most `within_s` seconds, read all that is there, then end, though writers may live on."""
         self._stop_at = time.monotonic() + within_s
         self._nudge()
 
@@ -99,7 +103,7 @@ class OutputReader:
                     continue
                 open_streams -= self._read(selector, key.fd, str(key.data))
             self.longest_turn_s = max(self.longest_turn_s, time.monotonic() - began)
-            if self._stop_at is not None and time.monotonic() >= self._stop_at:
+            if self._stop_at is not None and time.monotonic() >= self._stop_at + LAST_WORDS_S:
                 break
         selector.close()
         if not self._detach:

@@ -21,9 +21,10 @@ GPU_FRESH_S = 3.0
 async def sweep(parts: Parts, *, kill: bool) -> None:
     """Kill what is ours, reap it, and say what is left."""
     began = asyncio.get_running_loop().time()
-    await asyncio.to_thread(parts.watch.remember_segments)
     if kill:
-        await asyncio.to_thread(parts.processes.kill)
+        await asyncio.to_thread(_kill, parts)
+    else:
+        await asyncio.to_thread(parts.watch.remember_segments)
     for _ in range(50):
         main = parts.run.engine.pid if parts.run.engine is not None else None
         reap(main, parts.processes.helpers)
@@ -40,6 +41,12 @@ async def sweep(parts: Parts, *, kill: bool) -> None:
         if removed:
             parts.log.info(f"removed {len(removed)} shared-memory segments of the ended engine")
     parts.put(Swept(alive=names, gpu_bytes=held))
+
+
+def _kill(parts: Parts) -> None:
+    """Kill what is ours, after a last look at its shared memory while it stands still."""
+    parts.watch.remember_segments(parts.processes.hold())
+    parts.processes.kill()
 
 
 async def _gpu_bytes(parts: Parts, began: float) -> int:

@@ -120,9 +120,9 @@ class Watch:
         """The engine's processes as they are now (in a worker thread)."""
         return [process.pid for process in self._processes.descendants()]
 
-    def remember_segments(self) -> None:
-        """Note which shared-memory segments the engine's processes use (in a worker thread)."""
-        self.segments |= shared_memory.mapped(self.pids())
+    def remember_segments(self, pids: frozenset[int] = frozenset()) -> None:
+        """Note which shared-memory segments the engine's processes use, and `pids` (in a worker thread)."""
+        self.segments |= shared_memory.mapped(self.pids() | pids)
 
     def _activity(self, phase: Phase) -> Activity:
         usage = self._processes.usage(self.roles)
