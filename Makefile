@@ -40,9 +40,12 @@ help: ## List the targets
 
 # --- tests ------------------------------------------------------------------------------------------------------
 
-.PHONY: test test-fast lint venv deps engine-dev model
-test: deps venv engine-dev model lint ## Run everything: the gate (real systemd, real vLLM on the CPU; as root)
-	@$(BIN)/python -m pytest $(ARGS)
+.PHONY: test test-long test-fast lint venv deps engine-dev model
+test: deps venv engine-dev model lint ## Run the gate (real systemd, real vLLM on the CPU; as root)
+	@$(BIN)/python -m pytest -m 'not long' $(ARGS)
+
+test-long: deps venv engine-dev model ## Run the tests that take minutes of a real engine each (half an hour and more)
+	@$(BIN)/python -m pytest -m long $(ARGS)
 
 test-fast: venv ## Run the tests that need no engine and no root
 	@$(BIN)/python -m pytest tests/pure tests/contract tests/process tests/meta $(ARGS)

@@ -15,7 +15,7 @@ import pytest
 from system.service import REAL_ENV, Service
 from system.striking import STATE, Strikes
 
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 LOADING = ("loading-weights", "compiling", "sizing-kv-cache")
 SERVER = ("starting-server", "verifying")
 STRANGER_PORT = 8001

@@ -22,7 +22,7 @@ LONG = {"max-model-len": 65536, "max-num-batched-tokens": 65536, "max-num-seqs":
 LOAD = Path(__file__).parents[1] / "soak" / "load.py"
 CONFIG = "/etc/vllm-supervisor/kimi.toml"
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from process.fakes import write_model
 from system.operating import clean, kill_at, kills_left, states, vsup
 from system.service import FAKE, Service
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 
 PIP = "--no-index --find-links=/srv/wheels"
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 BOOKS = sorted(path for path in (ROOT / "docs/runbooks").glob("*.md") if path.name not in {"README.md", "alerts.md"})
 PARTS = ("**When.**", "**What you will see.**", "**Commands", "**It worked when**", "**Undo.**")
 WANTED = {"start", "restart", "snapshot", "upgrade", "hung-engine", "out-of-memory", "gpu-lost", "slow-load", "disk-full", "new-machine"}  # fmt: skip
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def blocks(text: str) -> list[str]:
