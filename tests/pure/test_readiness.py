@@ -208,3 +208,11 @@ def test_the_watchdog_is_fed_from_ready_on_and_never_before():
     last = ready(Policy(watchdog_s=3.0)).do(ev.EngineExited(0), ev.IncidentSaved(), ev.Swept(), after=PAUSE)
     assert isinstance(last.fresh[-1], fx.Exit)
     assert ready(replace(Policy(), watchdog_s=None)).wait(60.0).count(fx.NotifyWatchdog) == 0
+
+
+@pytest.mark.parametrize(("phase", "reason"), [("serving", "worker-killed"), ("loading-weights", "engine-died")])
+def test_what_was_printed_after_http_was_up_still_counts_when_ready_comes_late(phase, reason):
+    found = CauseFound(Cause("worker-killed", evidence="Worker proc VllmWorker-0 died", phase=phase))
+    start = loading(Phase.VERIFYING).do(ev.Output((found,)), ANSWERED)
+    assert start.phase is Phase.READY
+    assert start.do(ev.EngineExited(0)).state.fault.reason == reason

@@ -14,6 +14,9 @@ from .words import duration
 
 Result = tuple[State, tuple[Effect, ...]]
 
+SERVING_LOG = "serving"
+"""The phase that the scanner gives to everything after HTTP is up."""
+
 HUNG_ADVICE = "The engine is restarted; stacks and GPU state are kept in the incident."
 
 
@@ -21,7 +24,9 @@ def become_ready(state: State, now: float) -> Result:
     """All gates are open: tell systemd, the history and the operator."""
     life = liveness.Life(proof_at=now, canary_last=now)
     # What the log complained about did not stop the start, so it is not why a later end comes.
-    state = replace(state.enter(Phase.READY, now), ready_at=now, life=life, watchdog_at=now, suspect=None)
+    # What the load complained of did not keep it from getting ready; what came after HTTP was up may yet end it.
+    suspect = state.suspect if state.suspect is not None and state.suspect.phase == SERVING_LOG else None
+    state = replace(state.enter(Phase.READY, now), ready_at=now, life=life, watchdog_at=now, suspect=suspect)
     took = duration(now - state.started)
     effects: list[Effect] = [NotifyReady(), RecordReady(), ReadCounters(), Log("info", f"ready after {took}")]
     if state.policy.smoke == "report":
