@@ -91,12 +91,16 @@ def test_a_second_sigterm_while_loading_ends_it_by_sigint(tmp_path):
 
 
 def test_sigterm_to_the_whole_group_while_loading_leaves_main_hung(tmp_path):
-    with Fake(tmp_path, "-tp", "2", pace="manual", second_term_gap_s=0.1) as fake:
+    with Fake(tmp_path, "-tp", "2", pace="manual", second_term_gap_s=0.0) as fake:
         fake.control("advance", to="loading-weights")
         stats = fake.stats()
-        os.killpg(fake.process.pid, signal.SIGTERM)
+        # To the main process first: were its children quicker to die than it to hear the signal, it would end with them.
+        fake.term()
+        fake.wait(lambda: fake.stats()["terms"], "the lost signal")
+        for pid in (stats["core"], *stats["workers"]):
+            os.kill(pid, signal.SIGTERM)
         fake.wait(lambda: all(gone(pid) for pid in (stats["core"], *stats["workers"])), "dead children")
-        assert fake.stats()["mode"] == "stranded"
+        fake.wait(lambda: fake.stats()["mode"] == "stranded", "main, stranded")
         assert fake.process.poll() is None
         fake.term()
         assert fake.wait_exit() == -signal.SIGINT
