@@ -1,0 +1,311 @@
+"""The reading helper on real files: what it reads lies in memory afterwards, and it leaves when it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import mmap
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from process.daemon_tools import at_most
+from process.fakes import gone
+from process.waiting import wait_until
+from vllm_supervisor.adapters.readahead import cache
+from vllm_supervisor.adapters.readahead.client import ReadAhead, read_ahead
+from vllm_supervisor.adapters.readahead.files import NothingToReadError, file_system, mapped, weight_files
+from vllm_supervisor.adapters.readahead.look import look
+from vllm_supervisor.adapters.readahead.mark import NAME, earlier_loads, hold
+from vllm_supervisor.core.readahead.order import Order
+from vllm_supervisor.core.readahead.report import Doing, Report
+
+MIB = 1 << 20
+SHARD = 48 * MIB
+
+
+@pytest.fixture(scope="module")
+def checkpoint():
+    """Four shards on a disk; /tmp may lie in memory."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    block = os.urandom(MIB)
+    for number in range(1, 5):
+        with (folder / f"model-{number}.safetensors").open("wb") as file:
+            file.writelines(block for _ in range(SHARD // MIB))
+            file.flush()
+            os.fsync(file.fileno())
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def cold(checkpoint):
+    """The same with nothing of it in memory."""
+    for path in checkpoint.iterdir():
+        cache.give_back(str(path))
+    return checkpoint
+
+
+def shares(folder):
+    return [cache.cached_share(str(path), path.stat().st_size) for path in sorted(folder.iterdir())]
+
+
+def finished(order):
+    reports = list(read_ahead(order))
+    assert reports, "no report at all"
+    return reports[-1]
+
+
+async def until(client, fits, what):
+    """Wait until a report fits."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + at_most(30)
+    while not fits(client.report):
+        assert client.report.doing is not Doing.FAILED, client.report.why
+        assert loop.time() < deadline, f"not within the time: {what}; {client.report}"
+        await asyncio.sleep(0.02)
+    return client.report
+
+
+@contextlib.asynccontextmanager
+async def reading(order, **more):
+    client = ReadAhead(**more)
+    task = asyncio.create_task(client.run(order))
+    try:
+        yield client, task
+    finally:
+        if not task.cancelling():
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert client.pid is None
+
+
+def test_everything_is_read_and_stays(cold):
+    report = finished(Order(str(cold)))
+    assert (report.doing, report.why, report.window) == (Doing.DONE, "", False)
+    assert (report.shards, report.total_bytes) == (4, 4 * SHARD)
+    assert report.read_bytes + report.cached_bytes == 4 * SHARD
+    assert report.read_bytes > 3.2 * SHARD
+    assert report.reading_seconds > 0
+    assert shares(cold) == [1.0] * 4
+
+
+def test_what_lies_in_memory_is_not_read_again(cold):
+    finished(Order(str(cold)))
+    report = finished(Order(str(cold)))
+    assert report.doing is Doing.DONE
+    assert (report.read_bytes, report.cached_bytes) == (0, 4 * SHARD)
+
+
+def test_the_links_of_an_overlay_lead_to_the_files(cold, tmp_path):
+    for path in cold.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    assert finished(Order(str(tmp_path))).doing is Doing.DONE
+    assert shares(cold) == [1.0] * 4
+
+
+async def test_a_window_follows_the_engine_and_gives_back_what_lies_behind(cold):
+    limit = 2 * SHARD
+    async with reading(Order(str(cold), limit_bytes=limit)) as (client, task):
+        full = await until(client, lambda report: report.doing is Doing.FULL, "the window is full")
+        assert full.window
+        assert limit - 16 * MIB <= full.ahead_bytes <= limit
+        assert shares(cold)[:2] == [1.0, 1.0]
+        client.engine_at(0, 4)
+        client.engine_at(1, 4)
+        await until(client, lambda report: report.met_bytes == 2 * SHARD, "the engine has come to shard 2")
+        await until(client, lambda report: report.doing is Doing.FULL, "the window is full again")
+        client.engine_at(3, 4)
+        last = await until(client, lambda report: report.dropped_bytes > 0, "something is given back")
+        last = await until(client, lambda report: report.doing is Doing.DONE, "all is read")
+        assert last.dropped_bytes == 2 * SHARD
+        assert 2 * SHARD <= last.hit_bytes <= last.met_bytes == 4 * SHARD
+        assert max(shares(cold)[:2]) < 0.2
+        task.cancel()
+
+
+async def test_what_a_process_has_mapped_stays(cold):
+    with (cold / "model-2.safetensors").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+        assert mapped(weight_files(Order(str(cold)))) == {1}
+        async with reading(Order(str(cold), limit_bytes=SHARD + 20 * MIB)) as (client, _):
+            for done in range(4):
+                client.engine_at(done, 4)
+                await until(client, lambda report: report.doing in {Doing.FULL, Doing.DONE}, "the window is full")
+            await until(client, lambda report: report.dropped_bytes == SHARD, "the first shard only")
+        assert view[0] is not None
+
+
+async def test_it_reports_for_the_last_time_when_it_is_ended(cold):
+    async with reading(Order(str(cold))) as (client, task):
+        await until(client, lambda report: report.total_bytes > 0, "the first report")
+        client.engine_at(4, 4)
+        pid = client.pid
+        task.cancel()
+    assert client.report.met_bytes == 4 * SHARD
+    assert gone(pid)
+
+
+async def test_a_killed_helper_is_told_and_not_replaced(cold):
+    async with reading(Order(str(cold))) as (client, task):
+        await until(client, lambda report: report.total_bytes > 0, "the first report")
+        os.kill(client.pid, signal.SIGKILL)
+        async with asyncio.timeout(at_most(10)):
+            report = await task
+        assert (report.doing, report.why) == (Doing.FAILED, "its helper was ended by SIGKILL")
+        client.engine_at(1, 4)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["/nonexistent/helper"], "the helper does not start: No such file or directory"),
+        ([sys.executable, "-c", "raise SystemExit(3)"], "its helper ended with 3"),
+        ([sys.executable, "-c", "print('nonsense', flush=True)"], "its helper ended with 0"),
+    ],
+)
+async def test_a_helper_that_is_none_is_one_sentence(cold, command, why):
+    client = ReadAhead(command)
+    assert await client.run(Order(str(cold))) == Report(Doing.FAILED, why)
+
+
+async def test_a_helper_that_stands_still_does_not_hold_the_end_up(cold):
+    async with reading(Order(str(cold))) as (client, task):
+        await until(client, lambda report: report.total_bytes > 0, "the first report")
+        pid = client.pid
+        os.kill(pid, signal.SIGSTOP)
+        for done in range(20_000):
+            client.engine_at(done, 30_000)  # its pipe is full, and nobody waits for it
+        task.cancel()
+    assert gone(pid)
+
+
+def test_a_helper_goes_with_its_parent(cold, tmp_path):
+    program = (
+        "import asyncio, sys\n"
+        "from vllm_supervisor.adapters.readahead.client import ReadAhead\n"
+        "from vllm_supervisor.core.readahead.order import Order\n"
+        "client = ReadAhead()\n"
+        "asyncio.run(client.run(Order(sys.argv[1]), lambda _: print(client.pid, flush=True)))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(cold)], stdout=subprocess.PIPE) as parent:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    wait_until(lambda: gone(pid), at_most(10), "the helper is gone")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "why"),
+    [
+        (shutil.rmtree, "cannot be read: No such file or directory"),
+        (lambda folder: None, "holds no weight files"),
+        (lambda folder: (folder / "a.safetensors").touch(), "are empty"),
+        (lambda folder: (folder / "a.safetensors").symlink_to("/nonexistent"), "cannot be read"),
+    ],
+)
+def test_nothing_to_read_is_one_sentence(tmp_path, prepare, why):
+    prepare(tmp_path)
+    report = finished(Order(str(tmp_path)))
+    assert report.doing is Doing.OFF
+    assert why in report.why
+
+
+def test_a_checkpoint_in_memory_is_not_read():
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        (Path(folder) / "model.safetensors").write_bytes(b"x" * MIB)
+        report = finished(Order(folder))
+    assert (report.doing, report.why) == (Doing.OFF, "the checkpoint lies in memory already (tmpfs)")
+
+
+def test_what_memory_does_not_hold_is_not_begun(cold):
+    assert "too little" in finished(Order(str(cold), engine_bytes=1 << 60)).why
+    whole = finished(Order(str(cold), limit_bytes=SHARD, whole_only=True))
+    assert whole.doing is Doing.OFF
+    assert "for all of it" in whole.why
+    assert max(shares(cold)) < 0.2
+
+
+def test_a_file_that_cannot_be_read_ends_the_reading_with_its_name(cold, tmp_path):
+    (tmp_path / "model-1.safetensors").symlink_to(cold / "model-1.safetensors")
+    # A directory has a size, and opens; reading it is an error.
+    (tmp_path / "model-2.safetensors").mkdir()
+    report = finished(Order(str(tmp_path)))
+    assert report.doing is Doing.FAILED
+    assert report.why == f"{tmp_path / 'model-2.safetensors'}: Is a directory"
+
+
+def test_only_what_the_index_names_is_read(tmp_path):
+    for name in ("model-1.safetensors", "model-2.safetensors", "stray.safetensors"):
+        (tmp_path / name).write_bytes(b"x")
+    index = {"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    names = [Path(file.path).name for file in weight_files(Order(str(tmp_path)))]
+    assert names == ["model-1.safetensors", "model-2.safetensors"]
+    for broken in ("{", "[]", '{"weight_map": 3}'):
+        (tmp_path / "model.safetensors.index.json").write_text(broken)
+        assert len(weight_files(Order(str(tmp_path)))) == 3
+    with pytest.raises(NothingToReadError):
+        weight_files(Order(str(tmp_path), load_format="pt"))
+
+
+def test_the_file_system_is_that_of_the_longest_mount_point(tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text("a / ext4 rw\nb /data nfs4 rw\nc /data/local\\040disk xfs rw\nshort\n")
+    found = [file_system(path, mounts) for path in ("/x", "/data/x", "/database", "/data/local disk/x", "/data")]
+    assert found == ["ext4", "nfs4", "ext4", "xfs", "nfs4"]
+    assert file_system("/x", tmp_path / "none") == ""
+    assert file_system("/dev/shm/x") == "tmpfs"
+
+
+def test_memory_is_looked_at_through_the_cgroups_too(tmp_path):
+    assert look(tmp_path) is None
+    here = look()
+    assert 0 < here.available <= here.total
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+    for folder in (proc / "self", proc / "pressure", cgroups / "system.slice" / "kimi.service"):
+        folder.mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 900 kB\n")
+    (proc / "self" / "cgroup").write_text("0::/system.slice/kimi.service\n")
+    assert (look(proc, cgroups).available, look(proc, cgroups).pressure) == (900 * 1024, None)
+    (cgroups / "system.slice" / "memory.max").write_text("500000\n")
+    (cgroups / "system.slice" / "memory.current").write_text("200000\n")
+    (proc / "pressure" / "memory").write_text("some avg10=4.50 avg60=0 avg300=0 total=0\n")
+    assert (look(proc, cgroups).available, look(proc, cgroups).pressure) == (300_000, 4.5)
+    (proc / "self" / "cgroup").write_text("4:cpu,memory:/a/b\n1:name=systemd:/x\n")
+    (cgroups / "memory" / "a").mkdir(parents=True)
+    (cgroups / "memory" / "a" / "memory.limit_in_bytes").write_text("1000")
+    (cgroups / "memory" / "a" / "memory.usage_in_bytes").write_text("900")
+    assert look(proc, cgroups).available == 100
+
+
+async def test_of_two_loads_the_later_one_waits(cold, tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    for folder in (first, second):
+        folder.mkdir()
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / NAME).write_text("1\n")  # nobody holds it
+    early, late = hold(first, 100.0), hold(second, 200.0)
+    try:
+        assert earlier_loads(first) == []
+        assert earlier_loads(second) == ["a"]
+        with pytest.raises(OSError):
+            hold(first, 50.0)
+        async with reading(Order(str(cold), runtime_dir=str(second))) as (client, _):
+            report = await until(client, lambda report: report.doing is Doing.PAUSED, "it waits")
+            assert (report.why, report.read_bytes) == ("a loads weights", 0)
+            os.close(early)
+            early = -1
+            await until(client, lambda report: report.doing is Doing.DONE, "it goes on")
+    finally:
+        for descriptor in (early, late):
+            if descriptor >= 0:
+                os.close(descriptor)
+    assert earlier_loads(tmp_path / "c") == []
+    assert earlier_loads(Path("/nonexistent/kimi")) == []
