@@ -18,12 +18,14 @@ import pytest
 from process.daemon_tools import at_most
 from process.fakes import gone
 from process.waiting import wait_until
+from vllm_supervisor.adapters.processes import Processes
 from vllm_supervisor.adapters.readahead import cache
 from vllm_supervisor.adapters.readahead.client import ReadAhead, read_ahead
 from vllm_supervisor.adapters.readahead.files import mapped, weight_files
 from vllm_supervisor.adapters.readahead.mark import NAME, earlier_loads, hold
+from vllm_supervisor.core.events import Role
 from vllm_supervisor.core.readahead.order import Order
-from vllm_supervisor.core.readahead.report import Doing, Report
+from vllm_supervisor.core.readahead.report import Doing
 
 MIB = 1 << 20
 SHARD = 48 * MIB
@@ -151,6 +153,18 @@ async def test_it_reports_for_the_last_time_when_it_is_ended(cold):
     assert gone(pid)
 
 
+async def test_what_it_reads_is_nobodys_progress(cold):
+    processes = Processes("no start")
+    async with reading(Order(str(cold)), started=processes.helpers.add) as (client, _):
+        await until(client, lambda report: report.total_bytes > 0, "the first report")
+        assert client.pid not in processes.roles(None)
+        assert client.pid not in {process.pid for process in processes.ours()}
+        seen = {client.pid: (Role.OTHER, "seen in the moment in which it was started")}
+        assert processes.usage(seen).read_bytes == 0
+        processes.helpers.clear()
+        assert processes.usage(seen).read_bytes > 0
+
+
 async def test_a_killed_helper_is_told_and_not_replaced(cold):
     async with reading(Order(str(cold))) as (client, task):
         await until(client, lambda report: report.total_bytes > 0, "the first report")
@@ -159,19 +173,6 @@ async def test_a_killed_helper_is_told_and_not_replaced(cold):
             report = await task
         assert (report.doing, report.why) == (Doing.FAILED, "its helper was ended by SIGKILL")
         client.engine_at(1, 4)
-
-
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        (["/nonexistent/helper"], "the helper does not start: No such file or directory"),
-        ([sys.executable, "-c", "raise SystemExit(3)"], "its helper ended with 3"),
-        ([sys.executable, "-c", "print('nonsense', flush=True)"], "its helper ended with 0"),
-    ],
-)
-async def test_a_helper_that_is_none_is_one_sentence(cold, command, why):
-    client = ReadAhead(command)
-    assert await client.run(Order(str(cold))) == Report(Doing.FAILED, why)
 
 
 async def test_a_helper_that_stands_still_does_not_hold_the_end_up(cold):
@@ -197,29 +198,6 @@ def test_a_helper_goes_with_its_parent(cold, tmp_path):
         pid = int(parent.stdout.readline())
         parent.kill()
     wait_until(lambda: gone(pid), at_most(10), "the helper is gone")
-
-
-@pytest.mark.parametrize(
-    ("prepare", "why"),
-    [
-        (shutil.rmtree, "cannot be read: No such file or directory"),
-        (lambda folder: None, "holds no weight files"),
-        (lambda folder: (folder / "a.safetensors").touch(), "are empty"),
-        (lambda folder: (folder / "a.safetensors").symlink_to("/nonexistent"), "cannot be read"),
-    ],
-)
-def test_nothing_to_read_is_one_sentence(tmp_path, prepare, why):
-    prepare(tmp_path)
-    report = finished(Order(str(tmp_path)))
-    assert report.doing is Doing.OFF
-    assert why in report.why
-
-
-def test_a_checkpoint_in_memory_is_not_read():
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        (Path(folder) / "model.safetensors").write_bytes(b"x" * MIB)
-        report = finished(Order(folder))
-    assert (report.doing, report.why) == (Doing.OFF, "the checkpoint lies in memory already (tmpfs)")
 
 
 def test_what_memory_does_not_hold_is_not_begun(cold):

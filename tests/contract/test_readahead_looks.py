@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from vllm_supervisor.adapters.readahead.client import ReadAhead, read_ahead
 from vllm_supervisor.adapters.readahead.files import NothingToReadError, file_system, weight_files
 from vllm_supervisor.adapters.readahead.look import look
 from vllm_supervisor.adapters.readahead.mark import NAME, earlier_loads
 from vllm_supervisor.core.readahead.order import Order
+from vllm_supervisor.core.readahead.report import Doing, Report
+
+
+def only_report(order):
+    (report,) = read_ahead(order)
+    return report
 
 
 def test_only_what_the_index_names_is_read(tmp_path):
@@ -63,3 +73,39 @@ def test_a_mark_that_nobody_holds_is_none(tmp_path):
     (tmp_path / "a" / NAME).write_text("1\n")
     assert earlier_loads(tmp_path / "b") == []
     assert earlier_loads(Path("/nonexistent/kimi")) == []
+
+
+@pytest.mark.parametrize(
+    ("prepare", "why"),
+    [
+        (shutil.rmtree, "cannot be read: No such file or directory"),
+        (lambda folder: None, "holds no weight files"),
+        (lambda folder: (folder / "a.safetensors").touch(), "are empty"),
+        (lambda folder: (folder / "a.safetensors").symlink_to("/nonexistent"), "cannot be read"),
+    ],
+)
+def test_nothing_to_read_is_one_sentence(tmp_path, prepare, why):
+    prepare(tmp_path)
+    report = only_report(Order(str(tmp_path)))
+    assert report.doing is Doing.OFF
+    assert why in report.why
+
+
+def test_a_checkpoint_in_memory_is_not_read():
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        (Path(folder) / "model.safetensors").write_bytes(b"x" * (1 << 20))
+        report = only_report(Order(folder))
+    assert (report.doing, report.why) == (Doing.OFF, "the checkpoint lies in memory already (tmpfs)")
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["/nonexistent/helper"], "the helper does not start: No such file or directory"),
+        ([sys.executable, "-c", "raise SystemExit(3)"], "its helper ended with 3"),
+        ([sys.executable, "-c", "print('nonsense', flush=True)"], "its helper ended with 0"),
+    ],
+)
+async def test_a_helper_that_is_none_is_one_sentence(tmp_path, command, why):
+    client = ReadAhead(command)
+    assert await client.run(Order(str(tmp_path))) == Report(Doing.FAILED, why)

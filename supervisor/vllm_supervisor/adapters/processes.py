@@ -154,6 +154,8 @@ class Processes:
         compiler = 0.0
         workers: list[float] = []
         for pid, (role, _) in roles.items():
+            if pid in self.helpers:
+                continue  # it was seen in the moment in which it was started
             stat = _stat(self._proc / str(pid))
             if stat is None:
                 continue

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from vllm_supervisor.core.readahead.amounts import parse_amount
+
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 Positive = Annotated[float, Field(gt=0, le=86_400)]
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -78,6 +80,27 @@ class Metrics(Section):
         host, colon, port = value.rpartition(":")
         if not colon or not host or not port.isdigit() or int(port) > 65_535:
             raise ValueError("must be ADDRESS:PORT with a port of 0 to 65535, such as 127.0.0.1:9477")
+        return value
+
+
+class Load(Section):
+    """How the weights come from the disk."""
+
+    readahead: str = Field(
+        "auto",
+        description='Read the shards into memory while the engine still imports: "auto" as far as memory allows, and '
+        'not where the engine does it or reads past the page cache; "off"; or a size such as "64GiB", which bounds '
+        "what lies in memory ahead of the engine, and is read where auto would not.",
+    )
+
+    @field_validator("readahead")
+    @classmethod
+    def _size(cls, value: str) -> str:
+        if value not in {"auto", "off"}:
+            try:
+                parse_amount(value)
+            except ValueError as problem:
+                raise ValueError(f'must be "auto", "off" or a size: {problem}') from None
         return value
 
 
@@ -169,6 +192,7 @@ class Settings(Section):
 
     engine: Engine
     metrics: Metrics = Metrics()
+    load: Load = Load()
     readiness: Readiness = Readiness()
     stall: Stall = Stall()
     retry: Retry = Retry()

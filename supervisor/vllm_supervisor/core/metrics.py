@@ -65,6 +65,11 @@ _DECLARED = (
     Metric("load_progress_ratio", "Share of the checkpoint that is loaded, 0 to 1."),
     Metric("load_shards", "Shards of the checkpoint: loaded so far, and in all.", ("state",)),
     Metric("load_eta_seconds", "Time until READY as the history of this instance suggests."),
+    Metric("checkpoint_bytes", "The weight files that the engine loads, together."),
+    Metric("readahead_ahead_bytes", "Weights that lie in memory for the engine, and that it has not loaded yet."),
+    Metric("readahead_bytes_total", "Weights fetched ahead in this start, by where they were.", ("source",)),
+    Metric("readahead_hit_ratio", "Share of the weights that was in memory when the engine came to it, 0 to 1."),
+    Metric("readahead_disk_bytes_per_second", "Speed of the disk while weights were read ahead from it."),
     Metric("last_load_seconds", "Time from launch to READY of the last successful start."),
     Metric("starts_total", "Starts by how they ended; kept over restarts.", ("outcome",)),
     Metric("failures_total", "Failed starts and failures while serving; kept over restarts.", ("reason", "class")),
@@ -125,6 +130,11 @@ class Snapshot:
         load_progress_ratio: 0 to 1.
         load_shards: By state: `loaded`, `total`.
         load_eta_seconds: Seconds.
+        checkpoint_bytes: Bytes.
+        readahead_ahead_bytes: Bytes.
+        readahead_bytes_total: By source: `disk`, `memory`.
+        readahead_hit_ratio: 0 to 1.
+        readahead_disk_bytes_per_second: Bytes a second.
         last_load_seconds: Seconds.
         starts_total: By outcome.
         failures_total: By (reason, class).
@@ -156,6 +166,11 @@ class Snapshot:
     load_progress_ratio: float | None = None
     load_shards: Mapping[str, float] | None = None
     load_eta_seconds: float | None = None
+    checkpoint_bytes: int | None = None
+    readahead_ahead_bytes: int | None = None
+    readahead_bytes_total: Mapping[str, int] | None = None
+    readahead_hit_ratio: float | None = None
+    readahead_disk_bytes_per_second: float | None = None
     last_load_seconds: float | None = None
     starts_total: Mapping[str, int] = field(default_factory=dict)
     failures_total: Mapping[tuple[str, str], int] = field(default_factory=dict)

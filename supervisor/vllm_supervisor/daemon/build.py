@@ -32,6 +32,7 @@ from .engine_run import EngineRun
 from .instance import cache_dirs
 from .perform import Parts
 from .policy import arguments_of_ours, build_policy
+from .readahead import Reading
 from .smoke import ask
 from .supervisor import Supervisor
 from .watch import Watch
@@ -190,8 +191,10 @@ def build(
         processes=processes,
         http=http,
         watch=watch,
+        reading=Reading(instance, processes.helpers, environment, version, outlets.log),
         run=run,
         start_id=start_id,
+        model=lambda: checker.model,
         command=lambda: instance.command(checker.model, arguments_of_ours(instance, version)),
         environment=environment,
         preflight=checker.run,

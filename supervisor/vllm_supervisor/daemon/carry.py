@@ -10,7 +10,7 @@ import collections
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.adapters.launcher import Engine
@@ -61,6 +61,7 @@ class Carried:
     incident: str
     last_probe_s: float | None
     gpu_before: int | None
+    readahead: dict[str, Any] = field(default_factory=dict)
 
     def resumed(self, policy: Policy) -> State:
         """The carried state under the new policy; what belongs to this very start stays."""
@@ -87,6 +88,7 @@ class Carried:
         parts.incident = self.incident
         parts.last_probe_s = self.last_probe_s
         parts.gpu_before = self.gpu_before
+        parts.reading.resume(self.readahead)
         parts.watch.generation, parts.watch.prompt = self.generation, self.prompt
         parts.watch.segments = set(self.segments)
         outlets.forwarder.dropped = self.dropped
@@ -112,7 +114,7 @@ def changed_engine_settings(carried: Mapping[str, Any], now: Mapping[str, Any]) 
 
 def to_text(carried: Carried) -> str:
     """The carried state as one JSON text."""
-    values = {name: encode(getattr(carried, name)) for name in Carried.__slots__}
+    values = {one.name: encode(getattr(carried, one.name)) for one in fields(Carried)}
     return json.dumps({"format": FORMAT, **values})
 
 
@@ -128,7 +130,8 @@ def from_text(text: str) -> Carried:
             raise CarryError("the running version keeps its state in another format")
         for name in ("state", "generation", "prompt"):
             raw[name] = decode(raw[name])
-        return Carried(**{name: raw[name] for name in Carried.__slots__})
+        # What an older version did not carry has a default; without one it is missed here.
+        return Carried(**{one.name: raw[one.name] for one in fields(Carried) if one.name in raw})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CarryError(f"the carried state cannot be read: {error!r}") from error
 

@@ -91,6 +91,7 @@ async def _live(
         noting.cancel()
         showing.cancel()
         parts.watch.close()
+        await parts.reading.close()
         await built.witness.close()
         await built.gpus.close()
         await parts.http.close()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from .engine_run import EngineRun
     from .instance import Instance
+    from .readahead import Reading
     from .watch import Watch
     from .witness import Witness
 
@@ -59,9 +60,11 @@ class Parts:
     processes: Processes
     http: EngineHttp
     watch: Watch
+    reading: Reading
     run: EngineRun
     start_id: str
     command: Callable[[], list[str]]
+    model: Callable[[], str]
     environment: Mapping[str, str]
     preflight: Callable[[], PreflightDone]
     smoke: Callable[[], Coroutine[Any, Any, SmokeDone]]
@@ -206,6 +209,7 @@ class Performer:
             return
         parts.log.info(f"engine started as pid {pid}")
         parts.put(Launched(pid))
+        parts.reading.begin(parts.model(), parts.began_wall)
 
     async def _probe(self, *, full: bool) -> None:
         try:

@@ -12,6 +12,7 @@ from vllm_supervisor.core.endpoint import argument
 from vllm_supervisor.core.facts import FigureName
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.plan.engine import default_utilization, parse_version
+from vllm_supervisor.core.readahead.report import figures as kept
 
 if TYPE_CHECKING:
     from vllm_supervisor.core import effects as fx
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 def record_ready(parts: Parts, state: State) -> None:
     """The start has succeeded: what it took and what it found."""
     figures = {name.value: value for name, value in state.figures.items()} | _memory(parts, state)
+    figures |= kept(parts.reading.report)
     parts.history.update(
         ready_at=time.time(),
         outcome="ready",

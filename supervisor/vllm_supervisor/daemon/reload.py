@@ -106,6 +106,7 @@ class Reloader:
             incident=parts.incident,
             last_probe_s=parts.last_probe_s,
             gpu_before=parts.gpu_before,
+            readahead=parts.reading.carried(),
         )
 
     async def _trial(self) -> dict[str, Any]:

@@ -133,6 +133,7 @@ class Supervisor:
             if isinstance(effect, Exit):
                 self.exit = effect
             performer.perform(effect, self.state)
+        performer.parts.reading.follow(self.state)
         if self.state.phase is not before:
             performer.phase_changed(self.state, now)
             self._look_now.set()
@@ -148,7 +149,7 @@ class Supervisor:
         if slow and not self._slow:
             performer.parts.log.warning(slow)
         self._slow = self._slow or bool(slow)
-        notes = "; ".join(filter(None, (slow, self.note)))
+        notes = "; ".join(filter(None, (slow, self.note, performer.parts.reading.words(state))))
         new = sentence(state, now, rates=performer.rates(now), note=notes)
         self._told = (new, urgent, now)
         if new != text:

@@ -63,9 +63,23 @@ def snapshot(parts: Parts, state: State, now: float) -> Snapshot:
         kv_cache_bytes_per_token=_bytes_per_token(state.figures),
         smoke_success=state.smoke[0] if state.smoke is not None else None,
         smoke_seconds=state.smoke[2] if state.smoke is not None else None,
+        **_readahead(parts),
         gpu=parts.gpu_table(),
         engine_pids=watch.pids(),
     )
+
+
+def _readahead(parts: Parts) -> dict[str, Any]:
+    report = parts.reading.report
+    if not report.total_bytes:
+        return {}
+    return {
+        "checkpoint_bytes": report.total_bytes,
+        "readahead_ahead_bytes": report.ahead_bytes if parts.reading.active else 0,
+        "readahead_bytes_total": {"disk": report.read_bytes, "memory": report.cached_bytes},
+        "readahead_hit_ratio": report.hit_ratio,
+        "readahead_disk_bytes_per_second": report.disk_rate,
+    }
 
 
 def _rates(rate: Any, now: float) -> dict[str, float | None]:
@@ -90,6 +104,7 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
     """Everything that /status says, as plain JSON."""
     policy, watch, settings = state.policy, parts.watch, parts.instance.settings
     left = start_left(state, now)
+    note = "; ".join(filter(None, (note, parts.reading.words(state))))
     shown = {
         "instance": parts.instance.name,
         "version": __version__,
@@ -109,6 +124,7 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
         "eta_seconds": round(left, 1) if left is not None else None,
         "phases": {phase.value: round(seconds, 3) for phase, seconds in state.phase_seconds(now).items()},
         "expected": {phase.value: round(seconds, 3) for phase, seconds in policy.expected.items()},
+        "readahead": parts.reading.view(),
         "figures": {name.value: value for name, value in state.figures.items()},
         "engine": {
             "pid": state.engine_pid,

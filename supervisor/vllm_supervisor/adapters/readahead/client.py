@@ -39,15 +39,24 @@ class ReadAhead:
     Args:
         command: The helper, if not ours.
         environment: Its environment, if not our own.
+        started: Told the helper's pid as soon as there is one.
 
     Attributes:
         report: The last one.
         pid: The helper's while it lives; not a part of the engine.
+        started_pid: The same, also when it is gone; 0 before.
     """
 
-    def __init__(self, command: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        started: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self.report = Report()
         self.pid: int | None = None
+        self.started_pid = 0
+        self._started = started
         self._command = list(command or helper_command())
         self._environment = dict(os.environ if environment is None else environment)
         # The package is found by the helper wherever we ourselves found it.
@@ -132,7 +141,8 @@ class ReadAhead:
         finally:
             os.close(writing)
             os.close(theirs)
-        self.pid = process.pid
+        self.pid = self.started_pid = process.pid
+        self._started(process.pid)
         return process, os.fdopen(reading, "rb", buffering=0)
 
     async def _read(self, reader: asyncio.StreamReader, on_report: Callable[[Report], None]) -> None:

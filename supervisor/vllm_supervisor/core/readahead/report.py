@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -18,6 +19,7 @@ class Doing(StrEnum):
     PAUSED = "paused"
     FULL = "full"
     DONE = "done"
+    ENDED = "ended"
     FAILED = "failed"
 
 
@@ -85,9 +87,17 @@ def from_line(line: bytes) -> Report:
     Raises:
         ValueError: it is none.
     """
-    found = json.loads(line)
+    return from_fields(json.loads(line))
+
+
+def from_fields(found: Any) -> Report:
+    """The report of its fields.
+
+    Raises:
+        ValueError: it is none.
+    """
     known = {field.name for field in fields(Report)}
-    if not isinstance(found, dict) or not found.keys() <= known or "doing" not in found:
+    if not isinstance(found, Mapping) or not found.keys() <= known or "doing" not in found:
         raise ValueError("no report")
     return Report(**{**found, "doing": Doing(found["doing"])})
 

@@ -1,0 +1,148 @@
+"""Reading ahead for one start: from the launch until the engine has its weights, in a helper of ours.
+
+What it reads is nobody's evidence; it is never a reason for a start to fail, and gone before the stop ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from vllm_supervisor.adapters.model_path import locate
+from vllm_supervisor.adapters.readahead.client import ReadAhead
+from vllm_supervisor.adapters.readahead.mark import hold
+from vllm_supervisor.core.engineflags import effective
+from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.core.plan.engine import parse_version
+from vllm_supervisor.core.readahead.order import Order, order_for
+from vllm_supervisor.core.readahead.report import Doing, Report, from_fields, words
+
+if TYPE_CHECKING:
+    import structlog
+
+    from vllm_supervisor.core.state import State
+
+    from .instance import Instance
+
+WHILE = frozenset({Phase.LAUNCHING, Phase.CONFIGURING, Phase.CONNECTING, Phase.LOADING_WEIGHTS})
+"""The phases in which weights are still to come."""
+
+
+class Reading:
+    """The reading ahead of one start.
+
+    Args:
+        helpers: Pids of our own helper processes; ours is in it while it lives.
+        version: The engine's version, as its metadata says.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        helpers: set[int],
+        environment: Mapping[str, str],
+        version: str,
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
+        self._instance, self._helpers, self._environment = instance, helpers, environment
+        self._version = version
+        self._log = log
+        self._client: ReadAhead | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._mark: int | None = None
+        self.report = Report()
+
+    def begin(self, model: str, began: float) -> None:
+        """The engine was launched: read what it will load.
+
+        Args:
+            model: What it was told to load.
+            began: When its start began, in Unix seconds; of two instances the earlier one reads.
+        """
+        if self._task is not None:
+            return
+        runtime_dir = self._instance.runtime_dir
+        # Others wait for this load whether or not anything is read ahead for it.
+        with contextlib.suppress(OSError):
+            self._mark = hold(runtime_dir, began)
+        engine = self._instance.settings.engine
+        order = order_for(
+            model,
+            effective(engine.command[1:], engine.args),
+            self._instance.settings.load.readahead,
+            device=engine.device,
+            version=parse_version(self._version),
+            runtime_dir=str(runtime_dir),
+        )
+        if isinstance(order, str):
+            self.report = Report(why=order)
+            return
+        self._task = asyncio.get_running_loop().create_task(self._run(order))
+
+    async def _run(self, order: Order) -> None:
+        model = await asyncio.to_thread(locate, order.model, {**os.environ, **self._environment})
+        client = self._client = ReadAhead(started=self._helpers.add)
+        try:
+            await client.run(replace(order, model=str(model)), self._heard)
+        finally:
+            self._helpers.discard(client.started_pid)
+
+    def _heard(self, report: Report) -> None:
+        if report.doing is Doing.FAILED and self.report.doing is not Doing.FAILED:
+            self._log.warning(f"read-ahead failed: {report.why}; the engine reads by itself")
+        elif report.doing is Doing.OFF:
+            self._log.info(f"nothing is read ahead: {report.why}")
+        self.report = report
+
+    def follow(self, state: State) -> None:
+        """Where the engine stands now; once it has its weights, or is being ended, the reading ends."""
+        if self._client is not None and state.shards is not None:
+            self._client.engine_at(state.shards.done, state.shards.total)
+        if state.phase not in WHILE and (self._task is not None or self._mark is not None) and state.timeline:
+            self.end()
+
+    def end(self) -> None:
+        """Read no more; the helper goes by itself from here on."""
+        if self._mark is not None:
+            os.close(self._mark)
+            self._mark = None
+        if self._task is not None and not self._task.cancelling():
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """End it and wait until the helper is gone."""
+        self.end()
+        if self._task is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    @property
+    def active(self) -> bool:
+        """Whether the helper is still wanted."""
+        return self._task is not None and not self._task.done() and not self._task.cancelling()
+
+    def words(self, state: State) -> str:
+        """What STATUS says of it; empty when that would help nobody."""
+        if state.phase not in WHILE or not self.active:
+            return ""
+        return words(self.report, loading=state.phase is Phase.LOADING_WEIGHTS)
+
+    def view(self) -> dict[str, Any]:
+        """The last report as plain values, with the ratios that follow from it."""
+        report = self.report
+        if not self.active and report.doing not in {Doing.OFF, Doing.FAILED}:
+            report = replace(report, doing=Doing.ENDED, why="", rate=None)
+        return {**asdict(report), "hit_ratio": report.hit_ratio, "disk_rate": report.disk_rate}
+
+    def carried(self) -> dict[str, Any]:
+        """What a re-execution hands on."""
+        return asdict(self.report)
+
+    def resume(self, carried: Mapping[str, Any]) -> None:
+        """What the image before found; a report of another version is forgotten."""
+        with contextlib.suppress(ValueError, TypeError):
+            self.report = from_fields(carried)
