@@ -20,6 +20,7 @@ from pathlib import Path
 
 import cost
 import faults
+import loading
 import planning
 import serving
 from eyes import Nvml
@@ -35,6 +36,7 @@ PROOFS = (
     "plan-truth",
     "refusals",
     "cost",
+    "readahead",
     "all-1",
     "all-2",
 )
@@ -71,6 +73,7 @@ def main() -> int:
         "reload": ["serve", "reload"],
         "stop": ["serve", "stop"],
         "cost": ["serve", "cost"],
+        "readahead": ["probe", "readahead"],
     }.get(args.proof, [args.proof])
     held: list[serving.Instance] = []
     before: dict[str, object] = {}
@@ -95,6 +98,8 @@ def main() -> int:
                 faults.faults(lab, nvml, models["dense"], tp)
             elif step in faults.KINDS:
                 faults.faults(lab, nvml, models["dense"], tp, (step,))
+            elif step == "readahead":
+                loading.readahead(lab, nvml, models["dense"], tp)
             elif step == "plan-truth":
                 planning.plan_truth(lab, nvml, {k: v for k, v in models.items() if v and v.is_dir()}, args.caches)
             elif step == "refusals":

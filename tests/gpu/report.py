@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import loading
+
 GIB = 2**30
 
 
@@ -62,6 +64,7 @@ def main() -> int:
         ],
         "Upgrade in place while generating",
     )  # fmt: skip
+    table(loading.COLUMNS, loading.table(of("readahead")), "Reading ahead")
     endings = [
         (
             "SIGTERM, idle",

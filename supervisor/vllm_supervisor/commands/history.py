@@ -24,7 +24,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "history",
         help=HELP,
         description="Lists the starts of an instance, the newest last: when, how it ended, how long it took and why it "
-        "failed. Says when a start took much longer than those before it, and in which phase.",
+        "failed. Says when a start took much longer than those before it, and in which phase; where the time of the "
+        "newest one went, and how long the disk needs for the weights at least.",
         epilog="Exit codes: 0 listed, 1 the history cannot be read, 64 no such instance.",
     )
     add_places(parser)
@@ -34,6 +35,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """List them."""
+    from vllm_supervisor.core.account import of_history
     from vllm_supervisor.core.plain import HISTORY_COLUMNS, history_cells, remarks, table
     from vllm_supervisor.daemon.ask import AskError, past
 
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         print_table(HISTORY_COLUMNS, cells, [_style(row) for row in shown])
     else:
         print("\n".join(table([HISTORY_COLUMNS, *cells])))
-    _tell(remarks(rows, len(shown)))
+    _tell([*remarks(rows, len(shown)), *of_history(rows, len(shown))])
     return ExitCode.OK
 
 

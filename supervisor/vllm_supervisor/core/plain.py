@@ -45,6 +45,8 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     late = slower(_mapping(status.get("phases")), _mapping(status.get("expected")), 5)
     if late:
         found.append(("pace", late))
+    if status.get("account"):
+        found.append(("start", " ".join(str(said) for said in status["account"])))
     served = serving(status)
     if served:
         found.append(("serving", served))

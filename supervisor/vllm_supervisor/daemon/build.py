@@ -24,6 +24,7 @@ from vllm_supervisor.adapters.kernel_log import KernelLog
 from vllm_supervisor.adapters.output import Forwarder
 from vllm_supervisor.adapters.processes import Processes
 from vllm_supervisor.adapters.sockets import holder
+from vllm_supervisor.core.account import known_rate
 from vllm_supervisor.core.redact import redactor
 from vllm_supervisor.core.slower import compared
 
@@ -191,7 +192,14 @@ def build(
         processes=processes,
         http=http,
         watch=watch,
-        reading=Reading(instance, processes.helpers, environment, version, outlets.log),
+        reading=Reading(
+            instance,
+            processes.helpers,
+            environment=environment,
+            version=version,
+            log=outlets.log,
+            rate=known_rate(history.rows()),
+        ),
         run=run,
         start_id=start_id,
         model=lambda: checker.model,

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from vllm_supervisor.adapters.model_path import locate
 from vllm_supervisor.adapters.readahead.client import ReadAhead
 from vllm_supervisor.adapters.readahead.mark import hold
+from vllm_supervisor.core.account import account, brief
 from vllm_supervisor.core.engineflags import effective
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.plan.engine import parse_version
 from vllm_supervisor.core.readahead.order import Order, order_for
-from vllm_supervisor.core.readahead.report import Doing, Report, from_fields, words
+from vllm_supervisor.core.readahead.report import Doing, Report, figures, from_fields, words
+from vllm_supervisor.core.words import duration
 
 if TYPE_CHECKING:
     import structlog
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 WHILE = frozenset({Phase.LAUNCHING, Phase.CONFIGURING, Phase.CONNECTING, Phase.LOADING_WEIGHTS})
 """The phases in which weights are still to come."""
 
+FRESH_S = 600.0
+"""So long after READY, STATUS says where the time of the start went."""
+
 
 class Reading:
     """The reading ahead of one start.
@@ -38,19 +43,23 @@ class Reading:
     Args:
         helpers: Pids of our own helper processes; ours is in it while it lives.
         version: The engine's version, as its metadata says.
+        rate: Bytes a second of the disk in earlier starts, None where none told it.
     """
 
     def __init__(
         self,
         instance: Instance,
         helpers: set[int],
+        *,
         environment: Mapping[str, str],
         version: str,
         log: structlog.typing.FilteringBoundLogger,
+        rate: float | None = None,
     ) -> None:
         self._instance, self._helpers, self._environment = instance, helpers, environment
         self._version = version
         self._log = log
+        self._rate = rate
         self._client: ReadAhead | None = None
         self._task: asyncio.Task[None] | None = None
         self._mark: int | None = None
@@ -125,11 +134,24 @@ class Reading:
         """Whether the helper is still wanted."""
         return self._task is not None and not self._task.done() and not self._task.cancelling()
 
-    def words(self, state: State) -> str:
-        """What STATUS says of it; empty when that would help nobody."""
+    def words(self, state: State, now: float) -> str:
+        """What STATUS says of it, or of the time that the start took; empty when that would help nobody."""
+        if state.phase is Phase.READY and state.ready_at is not None and now - state.ready_at < FRESH_S:
+            return self._took(state, state.ready_at)
         if state.phase not in WHILE or not self.active:
             return ""
         return words(self.report, loading=state.phase is Phase.LOADING_WEIGHTS)
+
+    def _took(self, state: State, now: float) -> str:
+        said = brief(_seconds(state, now), figures(self.report), self._rate)
+        return f"the start took {duration(now - state.started)}, {said}" if said else ""
+
+    def account(self, state: State, now: float) -> list[str]:
+        """Where the time of a start that is ready went, in sentences."""
+        if state.ready_at is None:
+            return []
+        usual = {phase.value: seconds for phase, seconds in state.policy.expected.items()}
+        return account(_seconds(state, now), usual, figures(self.report), self._rate)
 
     def view(self) -> dict[str, Any]:
         """The last report as plain values, with the ratios that follow from it."""
@@ -146,3 +168,7 @@ class Reading:
         """What the image before found; a report of another version is forgotten."""
         with contextlib.suppress(ValueError, TypeError):
             self.report = from_fields(carried)
+
+
+def _seconds(state: State, now: float) -> dict[str, float]:
+    return {phase.value: seconds for phase, seconds in state.phase_seconds(now).items()}

@@ -33,6 +33,8 @@ def record_ready(parts: Parts, state: State) -> None:
         gaps={phase.value: round(gap, 3) for phase, gap in state.evidence.gaps.items()},
     )
     parts.history.count("starts", "ready")
+    for said in parts.reading.account(state, state.ready_at or 0.0)[:2]:
+        parts.log.info(f"where the time went: {said}")
 
 
 def _memory(parts: Parts, state: State) -> dict[str, float]:

@@ -149,7 +149,7 @@ class Supervisor:
         if slow and not self._slow:
             performer.parts.log.warning(slow)
         self._slow = self._slow or bool(slow)
-        notes = "; ".join(filter(None, (slow, self.note, performer.parts.reading.words(state))))
+        notes = "; ".join(filter(None, (slow, self.note, performer.parts.reading.words(state, now))))
         new = sentence(state, now, rates=performer.rates(now), note=notes)
         self._told = (new, urgent, now)
         if new != text:

@@ -104,7 +104,7 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
     """Everything that /status says, as plain JSON."""
     policy, watch, settings = state.policy, parts.watch, parts.instance.settings
     left = start_left(state, now)
-    note = "; ".join(filter(None, (note, parts.reading.words(state))))
+    note = "; ".join(filter(None, (note, parts.reading.words(state, now))))
     shown = {
         "instance": parts.instance.name,
         "version": __version__,
@@ -125,6 +125,7 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
         "phases": {phase.value: round(seconds, 3) for phase, seconds in state.phase_seconds(now).items()},
         "expected": {phase.value: round(seconds, 3) for phase, seconds in policy.expected.items()},
         "readahead": parts.reading.view(),
+        "account": parts.reading.account(state, now),
         "figures": {name.value: value for name, value in state.figures.items()},
         "engine": {
             "pid": state.engine_pid,

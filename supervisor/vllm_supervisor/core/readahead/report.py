@@ -116,7 +116,9 @@ def words(report: Report, *, loading: bool) -> str:
         hit = report.hit_ratio
         if hit is None:
             return ""
-        return f"{percent(hit)} of the weights found in memory"
+        rate = report.disk_rate
+        speed = f", the disk gives {size(rate)}/s" if rate and hit < 1 else ""
+        return f"{percent(hit)} of the weights found in memory{speed}"
     share = percent(there / report.total_bytes) if report.total_bytes else ""
     if report.doing is Doing.READING and report.total_bytes:
         at = f" at {size(report.rate)}/s" if report.rate else ""
