@@ -111,7 +111,8 @@ def _file_system(path: Path) -> str:
 
 
 def _queue(name: str) -> dict[str, str]:
-    return {path.parts[3]: path.read_text().strip() for path in Path("/sys/block").glob(f"*/queue/{name}")}
+    disks = Path("/sys/block").glob(f"*/queue/{name}")
+    return {path.parts[3]: path.read_text().strip() for path in disks if not path.parts[3].startswith(("loop", "ram"))}
 
 
 def table(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
