@@ -53,6 +53,15 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             stack=True,
         ),
         Panel("Engine processes", {"{{role}}": f"vllm_supervisor_engine_processes{HERE}"}, stack=True),
+        Panel(
+            "Weights read ahead",
+            {
+                "in memory for the engine": f"vllm_supervisor_readahead_ahead_bytes{HERE}",
+                "checkpoint": f"vllm_supervisor_checkpoint_bytes{HERE}",
+            },
+            "bytes",
+        ),
+        Panel("Disk while reading ahead", {"disk": f"vllm_supervisor_readahead_disk_bytes_per_second{HERE}"}, "Bps"),
     ),
     "Serving": (
         Panel(

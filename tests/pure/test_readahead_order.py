@@ -129,4 +129,6 @@ def test_file_systems_that_need_nothing():
     assert unwanted(forced, "nfs4") == ""
     assert unwanted(Order("/m", strategy="lazy"), "nfs4") == ""
     assert unwanted(Order("/m", prefetches=False), "nfs4") == ""
+    assert unwanted(plain, "nfs4", fits=False) == ""
+    assert "by itself" in unwanted(Order("/m", strategy="prefetch"), "nfs4", fits=False)
     assert unwanted(plain, "ext4") == unwanted(plain, "fuse.sshfs") == unwanted(plain, "") == ""

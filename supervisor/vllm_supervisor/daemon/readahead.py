@@ -79,9 +79,10 @@ class Reading:
         with contextlib.suppress(OSError):
             self._mark = hold(runtime_dir, began)
         engine = self._instance.settings.engine
+        options = effective(engine.command[1:], engine.args)
         order = order_for(
             model,
-            effective(engine.command[1:], engine.args),
+            options,
             self._instance.settings.load.readahead,
             device=engine.device,
             version=parse_version(self._version),
@@ -90,13 +91,16 @@ class Reading:
         if isinstance(order, str):
             self.report = Report(why=order)
             return
-        self._task = asyncio.get_running_loop().create_task(self._run(order))
+        self._task = asyncio.get_running_loop().create_task(self._run(order, str(options.get("revision") or "main")))
 
-    async def _run(self, order: Order) -> None:
-        model = await asyncio.to_thread(locate, order.model, {**os.environ, **self._environment})
-        client = self._client = ReadAhead(started=self._helpers.add)
+    async def _run(self, order: Order, revision: str) -> None:
+        client = ReadAhead(started=self._helpers.add)
         try:
-            await client.run(replace(order, model=str(model)), self._heard)
+            found = await asyncio.to_thread(locate, order.model, {**os.environ, **self._environment}, revision)
+            self._client = client
+            await client.run(replace(order, model=str(found)), self._heard)
+        except Exception as problem:  # noqa: BLE001 - a bug here must not end the load that it was to help
+            self._heard(replace(self.report, doing=Doing.FAILED, why=f"{type(problem).__name__}: {problem}"))
         finally:
             self._helpers.discard(client.started_pid)
 

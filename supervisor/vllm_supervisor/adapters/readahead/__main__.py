@@ -183,8 +183,9 @@ def off(order: Order) -> tuple[Report | None, list[File]]:
     except NothingToReadError as problem:
         return Report(why=str(problem)), []
     total = sum(file.size for file in files)
-    why = unwanted(order, file_system(files[0].path))
     seen = look()
+    # The engine's own rule (weight_utils.py): nine tenths of what is available.
+    why = unwanted(order, file_system(files[0].path), fits=seen is None or total <= 0.9 * seen.available)
     if not why and seen is None:
         why = "the kernel does not say how much memory there is"
     elif not why and seen is not None:

@@ -177,11 +177,18 @@ def in_load_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=key)
 
 
-def unwanted(order: Order, file_system: str) -> str:
-    """Why nothing is read from this file system; empty when it is."""
+def unwanted(order: Order, file_system: str, *, fits: bool = True) -> str:
+    """Why nothing is read from this file system; empty when it is.
+
+    Args:
+        order: The order.
+        file_system: Its type.
+        fits: Whether memory holds the whole checkpoint; unasked, the engine reads ahead only then.
+    """
     if file_system in IN_MEMORY:
         return f"the checkpoint lies in memory already ({file_system})"
-    if file_system in NETWORK and not order.forced and order.prefetches and order.strategy in {"", "prefetch"}:
+    does = order.strategy == "prefetch" or (order.strategy == "" and order.prefetches and fits)
+    if file_system in NETWORK and does and not order.forced:
         return f"on {file_system} the engine reads ahead by itself; a size in load.readahead does it all the same"
     return ""
 
