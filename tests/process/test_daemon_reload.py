@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+
+import psutil
 
 from process.harness import SOURCE, Daemon, http_get, write_config
 
 
 def reload(daemon: Daemon) -> subprocess.CompletedProcess[str]:
     """`vllm-supervisor reload`, as ExecReload= calls it."""
-    env = {**os.environ, "PYTHONPATH": str(SOURCE), "RUNTIME_DIRECTORY": str(daemon.runtime)}
-    command = [sys.executable, "-m", "vllm_supervisor", "reload", str(daemon.config)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command(daemon), env=environment(daemon), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def command(daemon: Daemon) -> list[str]:
+    return [sys.executable, "-m", "vllm_supervisor", "reload", str(daemon.config)]
+
+
+def environment(daemon: Daemon) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(SOURCE), "RUNTIME_DIRECTORY": str(daemon.runtime)}
 
 
 def ready(tmp_path: Path, **fake) -> Daemon:
@@ -138,3 +150,35 @@ def test_a_stop_right_after_a_reload_is_heard(tmp_path: Path) -> None:
         assert reload(daemon).returncode == 0
         daemon.sigterm()
         assert daemon.wait_exit() == 0, daemon.log()
+
+
+def test_a_trial_that_hangs_and_is_killed_refuses_the_reload_and_the_engine_serves_on(tmp_path: Path) -> None:
+    with ready(tmp_path) as daemon:
+        before = daemon.wait_phase("ready")
+        # Much to carry, so that whoever wrote it through a pipe would still be writing when the reader dies.
+        daemon.control("emit", text="a line of some length, again and again, to be carried over\n" * 4000)
+        daemon.wait(lambda: daemon.log().count("to be carried over") >= 4000, "all lines read", 30)
+        good = daemon.config.read_text()
+        daemon.config.unlink()
+        os.mkfifo(daemon.config)  # nobody writes: whoever reads it waits for ever
+        asking = subprocess.Popen(command(daemon), env=environment(daemon), stderr=subprocess.PIPE, text=True)
+        trial = daemon.wait(lambda: trial_of(daemon), "the trial child", 60)
+        os.kill(trial, signal.SIGKILL)
+        _, said = asking.communicate(timeout=60)
+        assert asking.returncode == 75
+        assert "the new supervisor does not run (exit -9)" in said
+        daemon.config.unlink()
+        daemon.config.write_text(good)
+        assert reload(daemon).returncode == 0, daemon.log()
+        after = daemon.wait_phase("ready")
+        assert (after["engine"]["pid"], after["reloads"]) == (before["engine"]["pid"], 1)
+        assert "a bug of vllm-supervisor" not in daemon.log()
+
+
+def trial_of(daemon: Daemon) -> int:
+    """The pid of the trial child, 0 while there is none."""
+    for child in psutil.Process(daemon.pid).children():
+        with contextlib.suppress(psutil.Error):
+            if "trial" in child.cmdline():
+                return child.pid
+    return 0

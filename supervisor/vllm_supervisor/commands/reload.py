@@ -10,8 +10,8 @@ from vllm_supervisor.adapters.control import ControlError, NotRunningError, requ
 from vllm_supervisor.core.exits import ExitCode
 
 HELP = "re-execute the supervisor (new code, new settings of its own) while the engine keeps serving"
-TRIAL_S = 40.0
-BACK_S = 30.0
+TRIAL_S = 95.0
+BACK_S = 60.0
 POLL_S = 0.1
 
 

@@ -48,7 +48,7 @@ class Scanner:
 
     Attributes:
         phase: The last phase reached; None before the first line that shows one.
-        serving: HTTP is up, as far as the log shows.
+        log_phase: The same in the words of a log (`serving` once HTTP is up); kept, since every line asks for it.
     """
 
     __slots__ = (
@@ -59,9 +59,10 @@ class Scanner:
         "_main",
         "_priority",
         "_seen",
+        "_serving",
         "_sized",
+        "log_phase",
         "phase",
-        "serving",
     )
 
     def __init__(self) -> None:
@@ -72,8 +73,8 @@ class Scanner:
 
     def _forget(self) -> None:
         self.phase: Phase | None = None
-        self.serving = False
         self._seen = Phase.LAUNCHING
+        self.serving = False
         self._classifier = Classifier()
         self._bars: set[str] = set()
         self._sized = False
@@ -81,9 +82,14 @@ class Scanner:
         self._main: int | None = None
 
     @property
-    def log_phase(self) -> str:
-        """The last phase reached in the words of a log (`serving` once HTTP is up)."""
-        return "serving" if self.serving else LOG_PHASES.get(self._seen, Phase.LAUNCHING.value)
+    def serving(self) -> bool:
+        """HTTP is up, as far as the log shows."""
+        return self._serving
+
+    @serving.setter
+    def serving(self, now: bool) -> None:
+        self._serving = now
+        self.log_phase = "serving" if now else LOG_PHASES[self._seen]
 
     @property
     def level_of_last(self) -> int:
@@ -183,6 +189,7 @@ class Scanner:
         self.phase = phase
         if phase in LOG_PHASES:
             self._seen = phase
+            self.serving = self._serving
         return [PhaseSeen(phase)]
 
     def _progress(self, found: Bar) -> list[Fact]:

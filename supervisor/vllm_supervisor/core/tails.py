@@ -23,6 +23,9 @@ LINE_CHARACTERS: Final = 1000
 PROCESSES: Final = 24
 """More processes than this share one place; TP=8 has ten."""
 
+PREFIXES: Final = 1024
+"""Prefixes that are remembered."""
+
 MAIN: Final = "main"
 OTHERS: Final = "others"
 
@@ -31,7 +34,8 @@ _PREFIX = re.compile(r"(?:\x1b\[[0-9;]{0,12}m)?\((?P<name>[A-Za-z][\w =\-]{0,60}
 
 def process_of(text: str) -> str:
     """The process that printed a line, as a name for a file: `Worker_TP3-4711`, or `main`."""
-    if text[:1] not in {"(", "\x1b"}:
+    first = text[:1]
+    if first not in {"(", "\x1b"}:
         return MAIN
     found = _PREFIX.match(text)
     return f"{re.sub(r'[^0-9A-Za-z_]+', '_', found['name'])}-{found['pid']}" if found else MAIN
@@ -48,10 +52,23 @@ class Tails:
         self._number = 0
         self._kept: dict[str, collections.deque[tuple[int, str]]] = {}
         self._size: dict[str, int] = {}
+        self._names: dict[str, str] = {}
+
+    def _name(self, text: str) -> str:
+        """`process_of`, remembered by the prefix: engines print a hundred thousand lines with the same ten."""
+        if text[:1] != "(":
+            return process_of(text)
+        prefix = text[: text.find(")") + 1]
+        name = self._names.get(prefix)
+        if name is None:
+            if len(self._names) >= PREFIXES:
+                self._names.clear()
+            name = self._names[prefix] = process_of(text)
+        return name
 
     def add(self, text: str) -> None:
         """Take the next line."""
-        name = process_of(text)
+        name = self._name(text)
         kept = self._kept.get(name)
         if kept is None:
             if len(self._kept) >= PROCESSES:
@@ -59,8 +76,10 @@ class Tails:
             kept = self._kept.setdefault(name, collections.deque())
             self._size.setdefault(name, 0)
         self._number += 1
-        kept.append((self._number, text[:LINE_CHARACTERS]))
-        size = self._size[name] + min(len(text), LINE_CHARACTERS)
+        if len(text) > LINE_CHARACTERS:
+            text = text[:LINE_CHARACTERS]
+        kept.append((self._number, text))
+        size = self._size[name] + len(text)
         while len(kept) > LINES or size > CHARACTERS:
             size -= len(kept.popleft()[1])
         self._size[name] = size

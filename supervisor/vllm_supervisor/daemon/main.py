@@ -71,7 +71,9 @@ async def supervise(
     record = Recorder(record_path, outlets.log)
     failures: list[dict[str, Any]] = []
     built = build(instance, outlets, checker, history, record=record, carried=carried)
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: _bug(failures, built.supervisor, context))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: _bug(failures, built.supervisor, outlets.log, context)
+    )
     code = await _live(built, outlets, lock, failures, resumed=carried is not None)
     history.close()
     record.close()
@@ -167,11 +169,26 @@ def _take_directories(instance: Instance) -> InstanceLock | Refusal:
     return lock
 
 
-def _bug(failures: list[dict[str, Any]], supervisor: Supervisor, context: dict[str, Any]) -> None:
-    """An exception that nobody caught is a bug of ours: the start ends in order, with exit 70."""
-    if isinstance(context.get("exception"), (Exception, type(None))):
-        failures.append(context)
-        supervisor.ask_to_stop()
+def _bug(failures: list[dict[str, Any]], supervisor: Supervisor, log: Any, context: dict[str, Any]) -> None:
+    """An exception that nobody caught is a bug of ours: the start ends in order, with exit 70.
+
+    Not when only a connection or a pipe broke that nobody listens to any more: an engine that took nine minutes to load
+    is worth more than the answer to a client that is gone.
+    """
+    if not isinstance(context.get("exception"), (Exception, type(None))):
+        return
+    if is_only_a_lost_peer(context):
+        log.warning(f"{context.get('message')}: {context['exception']!r}")
+        return
+    failures.append(context)
+    supervisor.ask_to_stop()
+
+
+def is_only_a_lost_peer(context: dict[str, Any]) -> bool:
+    """Whether asyncio's report is of a transport's own future, not of a task of ours, and of a broken connection."""
+    future = context.get("future")
+    ours = future is None or isinstance(future, asyncio.Task)
+    return not ours and isinstance(context.get("exception"), ConnectionError)
 
 
 async def _after_bug(parts: Parts, policy: Policy, failures: list[dict[str, Any]]) -> ExitCode:

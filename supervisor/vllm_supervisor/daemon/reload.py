@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from .perform import Parts
     from .supervisor import Supervisor
 
-TRIAL_S = 20.0
+TRIAL_S = 75.0
+"""Seconds that the new code may take to say yes: on a host that is saturated by its engine, starting Python and loading
+our modules took 20 s and more. The unit's TimeoutStartSec, 3 min, bounds the whole reload."""
 HELD = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 RESUME = "--resume-fd"
 
@@ -111,21 +113,21 @@ class Reloader:
 
     async def _trial(self) -> dict[str, Any]:
         """What a child of the new code says of configuration and carried state."""
-        text = to_text(self._carried())
         command = [sys.executable, "-P", "-m", "vllm_supervisor", "trial", *self._argv]
+        # As a file, not through a pipe: nobody has to write while the child may be slow, stuck or gone.
+        memory = _in_memory(to_text(self._carried()))
         try:
             child = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                *command, stdin=memory, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
             )
         except OSError as error:
             return {"refused": f"the new supervisor cannot be started: {error.strerror}"}
+        finally:
+            os.close(memory)
         self._parts.processes.helpers.add(child.pid)
         try:
             async with asyncio.timeout(TRIAL_S):
-                out, err = await child.communicate(text.encode())
+                out, err = await child.communicate()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
@@ -150,8 +152,7 @@ class Reloader:
         await self._before_exec()
         signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         carried = self._carried()
-        memory = os.memfd_create("vllm-supervisor", 0)
-        os.write(memory, to_text(carried).encode())
+        memory = _in_memory(to_text(carried))
         for descriptor in (*carried.pipes.values(), carried.lock):
             fcntl.fcntl(descriptor, fcntl.F_SETFD, 0)
         self._parts.history.close()
@@ -159,3 +160,12 @@ class Reloader:
         argv = [sys.executable, "-P", "-m", "vllm_supervisor", *self._argv, RESUME, str(memory)]
         environment = {**os.environ, **self._outlets.variables}
         os.execve(sys.executable, argv, environment)  # noqa: S606 - our own program
+
+
+def _in_memory(text: str) -> int:
+    """A descriptor of a file that lies in memory, at its beginning; it stays open on exec."""
+    memory = os.memfd_create("vllm-supervisor", 0)
+    with os.fdopen(os.dup(memory), "wb") as file:
+        file.write(text.encode())
+    os.lseek(memory, 0, os.SEEK_SET)
+    return memory
