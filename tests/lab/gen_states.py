@@ -22,6 +22,8 @@ WORDS = {
     "Tick/late": "its time is over",
     "PreflightDone": "the check passed",
     "PreflightDone/refused": "the check refused",
+    "PreflightDone/ahead": "another instance loads first",
+    "Turn": "its turn to load",
     "LaunchFailed": "it cannot be executed",
     "Output/line": "the readiness line",
     "Probed/healthy": "/health answers",

@@ -15,6 +15,9 @@ EVENTS = {
     "Tick/late": ev.Tick(),
     "PreflightDone": ev.PreflightDone(),
     "PreflightDone/refused": ev.PreflightDone(refusal=Cause("model-not-found", summary="no such directory")),
+    "PreflightDone/ahead": ev.PreflightDone(ahead="kimi to finish loading (shard 3 of 9)"),
+    "Turn": ev.Turn(),
+    "Turn/ahead": ev.Turn("kimi to finish loading (shard 4 of 9)"),
     "Launched": ev.Launched(PID),
     "LaunchFailed": ev.LaunchFailed(Cause("engine-not-executable", summary="no such file")),
     "Output/compiling": seen(Phase.COMPILING),
@@ -47,7 +50,7 @@ LATE = 2000.0
 """`Tick/late` comes after every deadline and budget."""
 
 LETTERS = {
-    "P": fx.Preflight, "L": fx.Launch, "p": fx.Probe, "R": fx.ReadCounters, "C": fx.Canary, "Q": fx.Smoke,
+    "P": fx.Preflight, "a": fx.AwaitTurn, "L": fx.Launch, "p": fx.Probe, "R": fx.ReadCounters, "C": fx.Canary, "Q": fx.Smoke,
     "T": fx.Terminate, "K": fx.KillEngine, "W": fx.Sweep, "I": fx.SaveIncident, "r": fx.NotifyReady,
     "s": fx.NotifyStopping, "x": fx.NotifyExtend, "w": fx.NotifyWatchdog, "o": fx.Reload, "l": fx.Log,
     "h": fx.RecordReady, "E": fx.Exit,

@@ -2,42 +2,45 @@
 
 A cell is `.` (nothing), or `phase:effects` with either part left out when it does not change or is
 empty. Phases are short (SHORT in grid_events.py), an effect is one letter (LETTERS there):
-P preflight, L launch, p probe, R read counters, C canary, Q smoke question, T SIGTERM, K SIGKILL, W sweep,
+P preflight, a await its turn, L launch, p probe, R read counters, C canary, Q smoke question, T SIGTERM, K SIGKILL, W sweep,
 I incident, r READY=1, s STOPPING=1, x EXTEND_TIMEOUT_USEC, o reload, l log, h history, E exit.
 """
 
 TABLE = """
-                      | preflight  | waiting    | launching | launching+ | configuring | connecting | loading-weights
-Begin                 | .          | .          | .         | .          | .           | .          | .
-Tick                  | .          | .          | .         | :p         | :p          | :p         | :p
-Tick/late             | stop:lI    | pre:P      | stop:lI   | stop:lxI   | stop:lxI    | stop:lxI   | stop:lxI
-PreflightDone         | launch:Lx  | .          | .         | .          | .           | .          | .
-PreflightDone/refused | stop:lI    | .          | .         | .          | .           | .          | .
-Launched              | .          | .          | :x        | .          | .           | .          | .
-LaunchFailed          | .          | .          | stop:lI   | .          | .           | .          | .
-Output/compiling      | .          | .          | comp:x    | comp:x     | comp:x      | comp:x     | comp:x
-Output/line           | .          | .          | verify:x  | verify:px  | verify:px   | verify:p   | verify:p
-Activity/grown        | .          | .          | .         | :x         | :x          | :x         | .
-Probed/refused        | .          | .          | .         | .          | .           | .          | .
-Probed/healthy        | .          | .          | verify:x  | verify:x   | verify:x    | verify     | verify
-Probed/answered       | .          | .          | verify:x  | verify:x   | verify:x    | verify     | verify
-Probed/wrong          | .          | .          | stop:lI   | stop:lxI   | stop:lxI    | stop:lxI   | stop:lxI
-ProcessDied/worker    | .          | .          | :l        | :l         | :l          | :l         | :l
-ProcessDied/other     | .          | .          | .         | .          | .           | .          | .
-EngineExited          | .          | .          | stop:lI   | stop:lxI   | stop:lxI    | stop:lxI   | stop:lxI
-Faulted               | stop:lI    | stop:lI    | stop:lI   | stop:lxI   | stop:lxI    | stop:lxI   | stop:lxI
-StopRequested         | stopped:sE | stopped:sE | stop:sxKW | stop:sxT   | stop:sxT    | stop:sxT   | stop:sxT
-ReloadRequested       | :l         | :l         | :l        | :l         | :l          | :l         | :l
-Counted/busy          | .          | .          | .         | .          | .           | .          | .
-Counted/idle          | .          | .          | .         | .          | .           | .          | .
-CanaryDone            | .          | .          | .         | .          | .           | .          | .
-CanaryDone/failed     | .          | .          | .         | .          | .           | .          | .
-SmokeDone             | .          | .          | :l        | :l         | :l          | :l         | :l
-SmokeDone/failed      | .          | .          | :l        | :l         | :l          | :l         | :l
-IncidentSaved         | .          | .          | .         | .          | .           | .          | .
-Swept/clean           | .          | .          | .         | .          | .           | .          | .
-Swept/alive           | .          | .          | .         | .          | .           | .          | .
-StoodStill            | :l         | :l         | :lx       | :lx        | :lx         | :lx        | :l
+                      | preflight  | waiting    | waiting(turn) | launching | launching+ | configuring | connecting | loading-weights
+Begin                 | .          | .          | .             | .         | .          | .           | .          | .
+Tick                  | .          | .          | .             | .         | :p         | :p          | :p         | :p
+Tick/late             | stop:lI    | pre:P      | launch:lLx    | stop:lI   | stop:lxI   | stop:lxI    | stop:lxI   | stop:lxI
+PreflightDone         | launch:Lx  | .          | .             | .         | .          | .           | .          | .
+PreflightDone/refused | stop:lI    | .          | .             | .         | .          | .           | .          | .
+PreflightDone/ahead   | wait:lxa   | .          | .             | .         | .          | .           | .          | .
+Turn                  | .          | .          | launch:lLx    | .         | .          | .           | .          | .
+Turn/ahead            | .          | .          | :xa           | .         | .          | .           | .          | .
+Launched              | .          | .          | .             | :x        | .          | .           | .          | .
+LaunchFailed          | .          | .          | .             | stop:lI   | .          | .           | .          | .
+Output/compiling      | .          | .          | .             | comp:x    | comp:x     | comp:x      | comp:x     | comp:x
+Output/line           | .          | .          | .             | verify:x  | verify:px  | verify:px   | verify:p   | verify:p
+Activity/grown        | .          | .          | .             | .         | :x         | :x          | :x         | .
+Probed/refused        | .          | .          | .             | .         | .          | .           | .          | .
+Probed/healthy        | .          | .          | .             | verify:x  | verify:x   | verify:x    | verify     | verify
+Probed/answered       | .          | .          | .             | verify:x  | verify:x   | verify:x    | verify     | verify
+Probed/wrong          | .          | .          | .             | stop:lI   | stop:lxI   | stop:lxI    | stop:lxI   | stop:lxI
+ProcessDied/worker    | .          | .          | .             | :l        | :l         | :l          | :l         | :l
+ProcessDied/other     | .          | .          | .             | .         | .          | .           | .          | .
+EngineExited          | .          | .          | .             | stop:lI   | stop:lxI   | stop:lxI    | stop:lxI   | stop:lxI
+Faulted               | stop:lI    | stop:lI    | stop:lI       | stop:lI   | stop:lxI   | stop:lxI    | stop:lxI   | stop:lxI
+StopRequested         | stopped:sE | stopped:sE | stopped:sE    | stop:sxKW | stop:sxT   | stop:sxT    | stop:sxT   | stop:sxT
+ReloadRequested       | :l         | :l         | :l            | :l        | :l         | :l          | :l         | :l
+Counted/busy          | .          | .          | .             | .         | .          | .           | .          | .
+Counted/idle          | .          | .          | .             | .         | .          | .           | .          | .
+CanaryDone            | .          | .          | .             | .         | .          | .           | .          | .
+CanaryDone/failed     | .          | .          | .             | .         | .          | .           | .          | .
+SmokeDone             | .          | .          | .             | :l        | :l         | :l          | :l         | :l
+SmokeDone/failed      | .          | .          | .             | :l        | :l         | :l          | :l         | :l
+IncidentSaved         | .          | .          | .             | .         | .          | .           | .          | .
+Swept/clean           | .          | .          | .             | .         | .          | .           | .          | .
+Swept/alive           | .          | .          | .             | .         | .          | .           | .          | .
+StoodStill            | :l         | :l         | :l            | :lx       | :lx        | :lx         | :lx        | :l
 
                       | compiling | sizing-kv-cache | capturing-graphs | starting-server | verifying   | ready     | ready(asked)
 Begin                 | .         | .               | .                | .               | .           | .         | .
@@ -45,6 +48,9 @@ Tick                  | :p        | :p              | :p               | :p     
 Tick/late             | stop:lxI  | stop:lxI        | stop:lxI         | stop:lxI        | stop:lxI    | :C        | stop:lsxI
 PreflightDone         | .         | .               | .                | .               | .           | .         | .
 PreflightDone/refused | .         | .               | .                | .               | .           | .         | .
+PreflightDone/ahead   | .         | .               | .                | .               | .           | .         | .
+Turn                  | .         | .               | .                | .               | .           | .         | .
+Turn/ahead            | .         | .               | .                | .               | .           | .         | .
 Launched              | .         | .               | .                | .               | .           | .         | .
 LaunchFailed          | .         | .               | .                | .               | .           | .         | .
 Output/compiling      | :x        | comp:x          | comp:x           | comp:x          | .           | .         | .
@@ -77,6 +83,9 @@ Tick                  | .               | .         | :T             | .        
 Tick/late             | :sxR            | stop:xT   | :T             | :xKW               | stopped:lE      | failed:lE        | .       | .
 PreflightDone         | .               | .         | .              | .                  | .               | .                | .       | .
 PreflightDone/refused | .               | .         | .              | .                  | .               | .                | .       | .
+PreflightDone/ahead   | .               | .         | .              | .                  | .               | .                | .       | .
+Turn                  | .               | .         | .              | .                  | .               | .                | .       | .
+Turn/ahead            | .               | .         | .              | .                  | .               | .                | .       | .
 Launched              | .               | .         | .              | .                  | .               | .                | .       | .
 LaunchFailed          | .               | .         | .              | .                  | .               | .                | .       | .
 Output/compiling      | .               | .         | .              | .                  | .               | .                | .       | .

@@ -137,6 +137,7 @@ STANDS = {
     "waiting": lambda: Start(replace(Policy(), wait_s=20.0, attempt=2, last_reason="nccl-error")).do(
         ev.Begin(), after=PAUSE
     ),
+    "waiting(turn)": lambda: Start().do(ev.Begin(), ev.PreflightDone(ahead="kimi to finish loading"), after=PAUSE),
     "launching": lambda: Start().do(ev.Begin(), ev.PreflightDone(), after=PAUSE),
     "launching+": launched,
     **{

@@ -155,7 +155,7 @@ def test_gpus_that_are_not_there():
     assert "8 GPUs are needed and 7 are there" in item.seen
     assert "Xid" in item.remedy
     (item,) = by(check(env={"CUDA_VISIBLE_DEVICES": "0,1,2"}), "gpus")
-    assert "CUDA_VISIBLE_DEVICES hides others" in item.seen
+    assert "engine.gpus (or CUDA_VISIBLE_DEVICES) hides others" in item.seen
     assert not by(check(env={"CUDA_VISIBLE_DEVICES": "GPU-0a,1,2,3,4,5,6,7"}), "gpus")
 
 

@@ -32,6 +32,7 @@ STORY = st.lists(st.tuples(EVENT, GAP), max_size=40)
 POLICY = st.builds(
     Policy,
     wait_s=st.sampled_from([0.0, 10.0]),
+    load_wait_s=st.sampled_from([60.0, 600.0]),
     attempt=st.sampled_from([1, 5]),
     watchdog_s=st.sampled_from([None, 30.0]),
     smoke=st.sampled_from(["off", "report", "require"]),

@@ -60,14 +60,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--served-model-name", metavar="NAME", help="what clients ask for (default: the instance's name)"
     )
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the engine's (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="the engine's (default: %(default)s)")
-    parser.add_argument("--metrics-port", type=int, default=9477, metavar="N", help="ours (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, metavar="N", help="the engine's (default: the first from 8000 on that is free)"
+    )
+    parser.add_argument("--metrics-port", type=int, metavar="N", help="ours (default: from 9477 on)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s")
     parser.add_argument("--engine", default="/opt/vllm/bin/vllm", metavar="PATH", help="default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write both files or none."""
+    _choose_ports(args)
     try:
         target = _target(args)
         text = _document(args, target.stem)
@@ -80,6 +83,22 @@ def run(args: argparse.Namespace) -> int:
     print(f"wrote {target} and {target.with_suffix('.env')}", file=sys.stderr)
     print(f"next: read it, then run: vllm-supervisor check --config {target}", file=sys.stderr)
     return ExitCode.OK
+
+
+def _choose_ports(args: argparse.Namespace) -> None:
+    """The first ports that no other instance is configured with and nobody listens on now."""
+    from vllm_supervisor.adapters.holders import port_holder
+    from vllm_supervisor.core.neighbours import free_port
+    from vllm_supervisor.daemon.neighbours import configured
+
+    taken = [listen for needs in configured().values() for listen in (needs.engine, needs.metrics)]
+
+    def free(host: str, first: int) -> int:
+        return free_port(host, first, taken, lambda port: port_holder(host, port) is not None)
+
+    args.port = args.port or free(args.host, 8000) if args.port != 0 else 0
+    taken.append(f"{args.host}:{args.port}")
+    args.metrics_port = args.metrics_port or free("127.0.0.1", 9477) if args.metrics_port != 0 else 0
 
 
 def _target(args: argparse.Namespace) -> Path:

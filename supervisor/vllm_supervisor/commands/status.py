@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.core.exits import ExitCode
 
@@ -29,8 +29,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "status",
         help=HELP,
         description="Shows where an instance stands: phase, progress, GPUs, tokens a second. When its supervisor does "
-        "not run, shows how the last start ended.",
-        epilog="Exit codes: 0 ready, 3 not ready or not running, 64 no such instance.",
+        "not run, shows how the last start ended. Without a name, where there are several instances, shows all of them "
+        "in one table.",
+        epilog="Exit codes: 0 ready (all of them), 3 not ready or not running, 64 no such instance.",
     )
     add_places(parser)
     parser.add_argument("--watch", action="store_true", help="show it again every second until Ctrl-C")
@@ -39,6 +40,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Show it, once or again and again."""
+    if args.instance is None and _several():
+        return _all(args)
     place = find(args)
     if place is None:
         return ExitCode.USAGE
@@ -50,6 +53,39 @@ def run(args: argparse.Namespace) -> int:
         _show(place, as_json=args.json)
         sys.stdout.flush()
         time.sleep(EVERY_S)
+
+
+def _several() -> bool:
+    from vllm_supervisor.daemon.locate import names
+
+    return len(names()) > 1
+
+
+def _all(args: argparse.Namespace) -> int:
+    """Every instance of the machine in one table."""
+    from vllm_supervisor.core.roster import all_ready, roster_lines
+    from vllm_supervisor.daemon.roster import roster
+
+    rows: list[dict[str, Any]] = []
+    screen = args.watch and sys.stdout.isatty() and not args.json
+    try:
+        while True:
+            rows = roster()
+            lines = [json.dumps({"instances": rows})] if args.json else roster_lines(rows, time.time())
+            # From the top left corner, each line cleared to its end, and everything below.
+            text = (
+                "\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J"
+                if screen
+                else "\n".join(lines) + "\n"
+            )
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            if not args.watch:
+                break
+            time.sleep(EVERY_S)
+    except KeyboardInterrupt:
+        pass
+    return ExitCode.OK if all_ready(rows) else NOT_READY
 
 
 def _show(place: Place, *, as_json: bool) -> int:

@@ -113,7 +113,7 @@ def _name_of(annotation: Any) -> str:
     if typing.get_origin(annotation) is dict:
         return "table"
     if typing.get_origin(annotation) is list:
-        return "list of texts"
+        return "list of texts" if typing.get_args(annotation) == (str,) else "list of numbers or texts"
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(annotation, "value")
 
 

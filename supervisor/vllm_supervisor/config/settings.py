@@ -6,9 +6,9 @@ errors. All durations are seconds.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from vllm_supervisor.core.readahead.amounts import parse_amount
 
@@ -41,6 +41,12 @@ class Engine(Section):
     host: str = Field("127.0.0.1", min_length=1, description="Address that the engine listens on.")
     port: Port = Field(8000, description="Port that the engine listens on.")
     device: Literal["cuda", "cpu"] = Field("cuda", description='"cpu": no GPU is expected.')
+    gpus: list[int | str] = Field(
+        default_factory=list,
+        description="The GPUs of this instance, by number (as nvidia-smi counts) or UUID; empty leaves it to the "
+        "engine, which takes the first ones. Sets CUDA_VISIBLE_DEVICES for the engine; check, metrics and pages show "
+        "these only.",
+    )
     overlay: str = Field(
         "auto",
         min_length=1,
@@ -67,6 +73,28 @@ class Engine(Section):
                 raise ValueError(f"{key!r} has a place of its own: set engine.{own}")
         return value
 
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _gpus(cls, value: object) -> object:
+        if value == []:
+            return value
+        words = value if isinstance(value, list) else []
+        good = [isinstance(word, int) and not isinstance(word, bool) and word >= 0 for word in words]
+        uuids = [isinstance(word, str) and word.startswith(("GPU-", "MIG-")) for word in words]
+        if not words or not all(one or other for one, other in zip(good, uuids, strict=True)):
+            raise ValueError('must be a list of GPU numbers or UUIDs, such as [0, 1] or ["GPU-4f0c..."]')
+        if len(set(words)) < len(words):
+            raise ValueError("names a GPU twice")
+        return value
+
+    @model_validator(mode="after")
+    def _one_place_for_gpus(self) -> Self:
+        if self.gpus and self.device == "cpu":
+            raise ValueError('gpus needs device = "cuda"')
+        if self.gpus and "CUDA_VISIBLE_DEVICES" in self.env:
+            raise ValueError("gpus and CUDA_VISIBLE_DEVICES in engine.env say the same: keep gpus")
+        return self
+
 
 class Metrics(Section):
     """The supervisor's own HTTP port."""
@@ -91,6 +119,12 @@ class Load(Section):
         description='Read the shards into memory while the engine still imports: "auto" as far as memory allows, and '
         'not where the engine does it or reads past the page cache; "off"; or a size such as "64GiB", which bounds '
         "what lies in memory ahead of the engine, and is read where auto would not.",
+    )
+
+    wait_s: Seconds = Field(
+        1800.0,
+        description="Longest wait for another instance of this machine to finish loading, when memory cannot cache "
+        "both checkpoints; then it loads beside it. 0 never waits.",
     )
 
     @field_validator("readahead")

@@ -16,6 +16,11 @@ class Preflight:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitTurn:
+    """Look again in a moment whose load comes first; answer with Turn."""
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Start the engine; answer with Launched or LaunchFailed."""
 
@@ -117,6 +122,7 @@ class Exit:
 
 Effect = (
     Preflight
+    | AwaitTurn
     | Launch
     | Probe
     | ReadCounters

@@ -47,10 +47,18 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class PreflightDone:
-    """The check has finished: the first refusal, if any, and the warnings."""
+    """The check has finished: the first refusal, if any, the warnings, and whose load comes first, if any's."""
 
     refusal: Cause | None = None
     warnings: tuple[str, ...] = ()
+    ahead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Whom this start has to let finish loading first, in a few words; empty when it is its turn."""
+
+    ahead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +203,7 @@ Event = (
     Begin
     | Tick
     | PreflightDone
+    | Turn
     | Launched
     | LaunchFailed
     | Output

@@ -6,6 +6,7 @@ once seen is never forgotten, so that its loss stays visible.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .gpu import GpuLost, GpuRecord, GpuReport, GpuSample, GpuTable
@@ -42,6 +43,22 @@ def aged(table: GpuTable, now: float, limit: float = 5.0) -> GpuTable:
     error = table.error or f"no sample for {now - table.at:.0f} s"
     records = tuple(replace(record, up=False) for record in table.records)
     return replace(table, samples=(), ok=False, error=error, records=records)
+
+
+def only(table: GpuTable, words: Sequence[str] | None) -> GpuTable:
+    """The table of some GPUs, by number or (the begin of) UUID; None means all of them."""
+    if words is None:
+        return table
+
+    def meant(gpu: GpuSample | GpuLost | GpuRecord) -> bool:
+        return any(word == str(gpu.index) or (bool(gpu.uuid) and gpu.uuid.startswith(word)) for word in words)
+
+    return replace(
+        table,
+        samples=tuple(filter(meant, table.samples)),
+        lost=tuple(filter(meant, table.lost)),
+        records=tuple(filter(meant, table.records)),
+    )
 
 
 def _key(gpu: GpuSample | GpuLost | GpuRecord) -> str:

@@ -32,6 +32,7 @@ class Policy:
         max_attempts: The start of this number is the last one.
         wait_s: Announced pause before this start; 0 for the first.
         last_reason: Why the start before this one failed; empty for the first.
+        load_wait_s: Longest wait for other instances of the machine to finish loading.
         systemd_start_timeout_s: TimeoutStartSec of the unit.
         watchdog_s: WATCHDOG_USEC in seconds; None when systemd does not watch.
         engine_drains: The engine was given `--shutdown-timeout` and finishes requests on SIGTERM itself.
@@ -44,6 +45,7 @@ class Policy:
     max_attempts: int = 5
     wait_s: float = 0.0
     last_reason: str = ""
+    load_wait_s: float = 1800.0
     systemd_start_timeout_s: float = 180.0
     watchdog_s: float | None = None
     probe: Literal["generate", "embed", "score", "http"] = "generate"

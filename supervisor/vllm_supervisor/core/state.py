@@ -90,6 +90,7 @@ class State:
         suspect: The classifier's best cause so far; a verdict only once something fails.
         fault: Why this start is being ended; None for an ending that was asked for.
         stop_by: The signal that asked for the end; empty when nobody did.
+        ahead: Whom this start lets finish loading, in a few words; empty when it waits for nobody.
         dying: A process of the engine that is gone, while its last words are awaited.
     """
 
@@ -120,6 +121,7 @@ class State:
     dying: Cause | None = None
     watchdog_at: float = float("-inf")
     warnings: tuple[str, ...] = ()
+    ahead: str = ""
     survivors: tuple[str, ...] = ()
 
     def enter(self, phase: Phase, now: float, deadline: float | None = None) -> State:

@@ -53,6 +53,8 @@ def _body(state: State, now: float, rates: Mapping[str, float]) -> str:
         case Phase.WAITING:
             left = max((state.deadline or now) - now, 0.0)
             policy = state.policy
+            if state.ahead:
+                return f"Waiting for {state.ahead}, {duration(now - state.since)} so far"
             return (
                 f"Waiting {duration(left)} before attempt {policy.attempt} of {policy.max_attempts}; "
                 f"the last one failed: {policy.last_reason}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from . import ending, gates, loading, serving, standstill
+from . import ending, gates, loading, serving, standstill, turns
 from .causes import Cause
 from .effects import Effect, Exit, Launch, Log, NotifyExtend, NotifyStopping, NotifyWatchdog, Preflight
 from .events import (
@@ -33,6 +33,7 @@ from .events import (
     StopRequested,
     Swept,
     Tick,
+    Turn,
 )
 from .exits import ExitCode
 from .phases import BEFORE_ENGINE, LOADING, SERVING, SETTLED, Phase
@@ -70,6 +71,8 @@ def _dispatch(state: State, event: Event, now: float) -> Result:
             return _tick(state, now)
         case PreflightDone():
             return _preflight_done(state, event, now)
+        case Turn():
+            return turns.turn(state, event, now)
         case Launched():
             return loading.launched(state, event, now)
         case LaunchFailed():
@@ -148,6 +151,8 @@ def _preflight_done(state: State, event: PreflightDone, now: float) -> Result:
     if event.refusal is not None:
         failed, effects = ending.fail(state, event.refusal, now)
         return failed, (*notes, *effects)
+    if event.ahead:
+        return turns.wait(state, event.ahead, now, notes)
     # The check's own time is no gap of launching, whose budget is learnt from gaps.
     state = state.saw(now, "the check passed").enter(Phase.LAUNCHING, now)
     return state, (*notes, Launch())
@@ -162,6 +167,8 @@ def _stop(state: State, event: StopRequested, now: float) -> Result:
 
 def _tick(state: State, now: float) -> Result:
     due = state.deadline is not None and now >= state.deadline
+    if state.phase is Phase.WAITING and state.ahead:
+        return turns.waited_enough(state, now) if due else (state, ())
     if state.phase is Phase.WAITING:
         return _preflight(state, now) if due else (state, ())
     if state.phase is Phase.PREFLIGHT:

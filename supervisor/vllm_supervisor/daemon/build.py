@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import sys
@@ -18,7 +17,6 @@ from vllm_supervisor.adapters import log as logs
 from vllm_supervisor.adapters import notify
 from vllm_supervisor.adapters.cgroup import of_our_unit
 from vllm_supervisor.adapters.engine_http import EngineHttp
-from vllm_supervisor.adapters.gpu_stream import GpuStream
 from vllm_supervisor.adapters.history import History
 from vllm_supervisor.adapters.kernel_log import KernelLog
 from vllm_supervisor.adapters.output import Forwarder
@@ -30,6 +28,7 @@ from vllm_supervisor.core.slower import compared
 
 from .display import Display, display_for
 from .engine_run import EngineRun
+from .gpus import Gpus
 from .instance import cache_dirs
 from .perform import Parts
 from .policy import arguments_of_ours, build_policy
@@ -42,7 +41,6 @@ from .witness import Witness
 if TYPE_CHECKING:
     import structlog
 
-    from vllm_supervisor.core.gpu import GpuTable
     from vllm_supervisor.core.policy import Policy
     from vllm_supervisor.core.retry import PastStart
 
@@ -96,33 +94,6 @@ def open_outlets(log_level: str, secret_values: Iterable[str] = ()) -> Outlets:
     return Outlets(notifier, watchdog, variables, forwarder, journal, log, display, redact)
 
 
-class Gpus:
-    """The GPU sampler of a daemon; there is none where no GPU is expected."""
-
-    def __init__(self, instance: Instance, processes: Processes) -> None:
-        self._processes = processes
-        self._stream: GpuStream | None = None
-        self._task: asyncio.Task[None] | None = None
-        if instance.settings.engine.device == "cuda":
-            self._stream = GpuStream(lambda _: None)
-            self._task = asyncio.get_running_loop().create_task(self._stream.run())
-
-    def table(self) -> GpuTable | None:
-        """What is known now; None where no GPU is expected."""
-        if self._stream is None:
-            return None
-        if self._stream.pid is not None:
-            self._processes.helpers.add(self._stream.pid)
-        return self._stream.current()
-
-    async def close(self) -> None:
-        """End the sampler."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-
 @dataclass(slots=True)
 class Built:
     """A daemon that can run."""
@@ -165,6 +136,7 @@ def build(
         kernel=lambda heard: KernelLog(heard, helpers=processes.helpers),
         counter=of_our_unit(os.environ),
         gpu_table=gpus.table,
+        machine_gpus=gpus.machine,
         alive=lambda: supervisor.state.engine_alive,
         log=outlets.log,
     )
@@ -205,6 +177,8 @@ def build(
         model=lambda: checker.model,
         command=lambda: instance.command(checker.model, arguments_of_ours(instance, version)),
         environment=environment,
+        devices=lambda: checker.devices,
+        neighbours=checker.neighbours,
         preflight=checker.run,
         smoke=lambda: ask(http, instance.settings.smoke),
         gpu_table=gpus.table,

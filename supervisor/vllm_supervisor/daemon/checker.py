@@ -15,16 +15,18 @@ from vllm_supervisor.core import overlay
 from vllm_supervisor.core.causes import Cause
 from vllm_supervisor.core.check.finding import Finding, Level
 from vllm_supervisor.core.check.findings import findings
-from vllm_supervisor.core.check.observed import EngineView, Observed, least_capability
+from vllm_supervisor.core.check.observed import EngineView, GpuObservation, Observed, least_capability
 from vllm_supervisor.core.check.settings import options
 from vllm_supervisor.core.checkpoint import CheckpointError
 from vllm_supervisor.core.events import PreflightDone
 from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.neighbours import named
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.plan.engine import parse_version
 from vllm_supervisor.core.plan.request import Measured
 
 from .measured import measured_from
+from .neighbours import Neighbours, neighbours_of, view_of
 from .preflight import gather
 
 if TYPE_CHECKING:
@@ -41,33 +43,20 @@ class Refusal:
     sentence: str
 
 
-def view_of(instance: Instance) -> EngineView:
-    """The engine of an instance as the check sees it."""
-    engine = instance.settings.engine
-    return EngineView(
-        command=tuple(engine.command),
-        model=engine.model,
-        served_model_name=engine.served_model_name,
-        host=engine.host,
-        port=engine.port,
-        device=engine.device,
-        overlay=engine.overlay,
-        args={name: list(value) if isinstance(value, list) else value for name, value in engine.args.items()},
-        env={**instance.env, **engine.env},
-        metrics_listen=instance.settings.metrics.listen,
-    )
-
-
 class Checker:
     """Looks before anything is started; under two seconds, and it never raises.
 
     Attributes:
         model: What the engine is to load: the checkpoint, or an overlay of it.
+        devices: What the engine's environment gets besides, once the GPUs have been seen.
+        neighbours: The other instances of this machine.
     """
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self.model = instance.settings.engine.model
+        self.devices: dict[str, str] = {}
+        self.neighbours = Neighbours(instance, instance.configured_env())
 
     def engine_version(self) -> str:
         """The engine's version from its metadata, empty when it cannot be told without running it."""
@@ -101,7 +90,15 @@ class Checker:
     def _run(self) -> PreflightDone:
         view = view_of(self._instance)
         gpus = read_once() if view.device == "cuda" else None
-        seen = gather(view, gpus, None, measured=self._measured(), flags_cache=self._instance.state_dir)
+        seen = gather(
+            view,
+            gpus,
+            None,
+            measured=self._measured(),
+            flags_cache=self._instance.state_dir,
+            neighbours=neighbours_of(self._instance),
+        )
+        self._name_devices(gpus)
         found = findings(view, seen)
         warnings = tuple(f"{item.seen}; {item.remedy}" for item in found if item.level is Level.WARN)
         refused = next((item for item in found if item.level is Level.REFUSE), None)
@@ -112,7 +109,17 @@ class Checker:
         except (CheckpointError, overlay_dir.OverlayError) as problem:
             reason = problem.reason if isinstance(problem, CheckpointError) else "configuration-invalid"
             return PreflightDone(Cause(reason, summary=str(problem), phase=Phase.PREFLIGHT), warnings)
-        return PreflightDone(None, warnings)
+        # Last of all: from here on the others see that this instance is about to load.
+        return PreflightDone(None, warnings, self.neighbours.ahead())
+
+    def _name_devices(self, gpus: GpuObservation | None) -> None:
+        """UUIDs become the numbers of this boot: not every engine understands UUIDs."""
+        words = self._instance.settings.engine.gpus
+        if not words or gpus is None or all(isinstance(word, int) for word in words):
+            return
+        found = named([str(word) for word in words], [(gpu.index, gpu.uuid) for gpu in gpus.gpus])
+        if len(found) == len(words):
+            self.devices = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, found))}
 
     def _measured(self) -> tuple[Measured, ...]:
         history = History(self._instance.history_path, read_only=True)

@@ -53,7 +53,7 @@ class Instance:
     def endpoint(self) -> Endpoint:
         """The way to the engine."""
         engine = self.settings.engine
-        env = {**self.env, **engine.env}
+        env = self.configured_env()
         return endpoint(engine.host, engine.port, engine.served_model_name, engine.args, env)
 
     def command(self, model: str, extra: Mapping[str, str]) -> list[str]:
@@ -68,10 +68,27 @@ class Instance:
             args={**engine.args, **extra},
         )
 
+    def configured_env(self) -> dict[str, str]:
+        """The engine's environment as far as it is configured: NAME.env, [engine.env], and engine.gpus."""
+        return {**self.env, **self.settings.engine.env, **self._gpu_env()}
+
+    def _gpu_env(self) -> dict[str, str]:
+        gpus = self.settings.engine.gpus
+        if not gpus:
+            return {}
+        # Without this CUDA counts the fastest card first, and NVML (and nvidia-smi) by the bus.
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+    def gpus(self) -> tuple[str, ...] | None:
+        """The GPUs that the engine may see, as they are written; None means all."""
+        chosen = self.configured_env().get("CUDA_VISIBLE_DEVICES")
+        return None if chosen is None else tuple(word.strip() for word in chosen.split(",") if word.strip())
+
     def engine_environment(self, own: Mapping[str, str], start_id: str) -> dict[str, str]:
         """The engine's environment; `own` is ours."""
         marks = {START_ID: start_id, "SPT_NOENV": "1"}
-        return child_environment(own, self.env, self.settings.engine.env, marks)
+        settings = {**self.settings.engine.env, **self._gpu_env()}
+        return child_environment(own, self.env, settings, marks)
 
     def secrets(self, own: Mapping[str, str]) -> list[str]:
         """Values that must never be written anywhere; `own` is our environment, which the engine inherits."""
@@ -102,6 +119,8 @@ def read_instance(
     env = load_env(env_path)
     problems = [*(settings if isinstance(settings, list) else []), *(env if isinstance(env, list) else [])]
     credentials = _credentials(environ)
+    if not isinstance(settings, list) and not isinstance(env, list):
+        problems += _gpus_twice(settings, env, env_path)
     problems += credentials if isinstance(credentials, list) else []
     if problems or isinstance(settings, list) or isinstance(env, list) or isinstance(credentials, list):
         return problems
@@ -114,6 +133,12 @@ def read_instance(
         state_dir=state_dir or _state_directory(name, environ),
         runtime_dir=runtime_dir or _runtime_directory(name, environ),
     )
+
+
+def _gpus_twice(settings: Settings, env: Mapping[str, str], path: Path) -> list[Problem]:
+    if not settings.engine.gpus or "CUDA_VISIBLE_DEVICES" not in env:
+        return []
+    return [Problem(str(path), "CUDA_VISIBLE_DEVICES", "engine.gpus says the same: keep engine.gpus")]
 
 
 def _credentials(environ: Mapping[str, str]) -> dict[str, str] | list[Problem]:

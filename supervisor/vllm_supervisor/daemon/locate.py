@@ -61,7 +61,7 @@ def locate(
     named_file = wanted.endswith(".toml") or "/" in wanted
     config = Path(wanted).absolute() if named_file else config_dir / f"{wanted}.toml"
     name = config.stem
-    runtimes = [runtime_dir] if runtime_dir else [directory / name for directory in _runtime_roots(environ)]
+    runtimes = [runtime_dir] if runtime_dir else [directory / name for directory in runtime_roots(environ)]
     states = [state_dir] if state_dir else [directory / name for directory in _state_roots(environ)]
     if not runtime_dir and environ.get("RUNTIME_DIRECTORY"):
         runtimes = [Path(environ["RUNTIME_DIRECTORY"].split(":", maxsplit=1)[0])]
@@ -80,7 +80,7 @@ def names(environ: Mapping[str, str] | None = None, *, config_dir: Path = SYSTEM
     """Every instance that is configured on this system or runs for this user, sorted."""
     environ = os.environ if environ is None else environ
     found = {path.stem for path in _listed(config_dir) if path.suffix == ".toml"}
-    for root in _runtime_roots(environ):
+    for root in runtime_roots(environ):
         found |= {path.name for path in _listed(root) if _there(path / "control.sock")}
     return sorted(found)
 
@@ -91,7 +91,8 @@ def _unknown(wanted: str, config: Path, environ: Mapping[str, str], config_dir: 
     return f"there is no instance {wanted!r} ({config} does not exist); {hint}"
 
 
-def _runtime_roots(environ: Mapping[str, str]) -> list[Path]:
+def runtime_roots(environ: Mapping[str, str]) -> list[Path]:
+    """The directories that hold one runtime directory an instance, the system's first."""
     roots = [SYSTEM_RUNTIME]
     if environ.get("XDG_RUNTIME_DIR"):
         roots.append(Path(environ["XDG_RUNTIME_DIR"]) / "vllm-supervisor")

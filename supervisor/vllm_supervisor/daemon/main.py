@@ -74,7 +74,9 @@ async def supervise(
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: _bug(failures, built.supervisor, outlets.log, context)
     )
+    checker.neighbours.tell(built.supervisor.state, "Starting", {})
     code = await _live(built, outlets, lock, failures, resumed=carried is not None)
+    checker.neighbours.withdraw()
     history.close()
     record.close()
     outlets.close(2.0)

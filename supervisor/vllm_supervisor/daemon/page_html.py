@@ -16,6 +16,7 @@ from vllm_supervisor.core.overview import COMPARED, PhaseRow, Standing, mood, ph
 from vllm_supervisor.core.plain import ago, serving
 from vllm_supervisor.core.words import duration, size
 
+from .page_neighbours import neighbours
 from .page_svg import bar, chart
 from .trend import KEPT_S, Point
 
@@ -62,7 +63,14 @@ def page(status: Mapping[str, Any], points: Sequence[Point], failure: Mapping[st
     """
     tone, word = mood(status)
     name = _text(status["instance"])
-    cards = [_start(status), _serving(status, points, now), _failure(status, failure), _gpus(status), _details(status)]
+    cards = [
+        _start(status),
+        _serving(status, points, now),
+        _failure(status, failure),
+        _gpus(status),
+        *neighbours(status),
+        _details(status),
+    ]
     body = "".join(f'<section id="{card_id}" class="card" data-live>{text}</section>' for card_id, text in cards)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from vllm_supervisor.adapters.exposition import CONTENT_TYPE, merge, render
 from vllm_supervisor.adapters.http_server import Handler, Page
+from vllm_supervisor.core.neighbours import to_document
 from vllm_supervisor.core.overview import last_failure
 from vllm_supervisor.core.phases import Phase
 
@@ -128,7 +129,9 @@ class Pages:
         """A page for people."""
         now = asyncio.get_running_loop().time()
         failure = last_failure(self._parts.history.rows(LOOKED_BACK))
-        return Page(page(self._status(), self._trend.points(), failure, now), HTML, headers=HEADERS)
+        others = [to_document(claim) for claim in await asyncio.to_thread(self._parts.neighbours.others)]
+        shown = {**self._status(), "neighbours": others}
+        return Page(page(shown, self._trend.points(), failure, now), HTML, headers=HEADERS)
 
     async def style(self, _: Mapping[str, str]) -> Page:
         """The page's style sheet."""

@@ -15,7 +15,6 @@ from vllm_supervisor.core.events import (
     IncidentSaved,
     Launched,
     LaunchFailed,
-    PreflightDone,
     Probed,
     ProbeOutcome,
     SmokeDone,
@@ -33,12 +32,13 @@ if TYPE_CHECKING:
     from vllm_supervisor.adapters.history import History
     from vllm_supervisor.adapters.notify import Notifier
     from vllm_supervisor.adapters.processes import Processes
-    from vllm_supervisor.core.events import Event
+    from vllm_supervisor.core.events import Event, PreflightDone
     from vllm_supervisor.core.gpu import GpuTable
     from vllm_supervisor.core.state import State
 
     from .engine_run import EngineRun
     from .instance import Instance
+    from .neighbours import Neighbours
     from .readahead import Reading
     from .watch import Watch
     from .witness import Witness
@@ -66,6 +66,8 @@ class Parts:
     command: Callable[[], list[str]]
     model: Callable[[], str]
     environment: Mapping[str, str]
+    devices: Callable[[], Mapping[str, str]]
+    neighbours: Neighbours
     preflight: Callable[[], PreflightDone]
     smoke: Callable[[], Coroutine[Any, Any, SmokeDone]]
     gpu_table: Callable[[], GpuTable | None]
@@ -107,7 +109,9 @@ class Performer:
         parts = self.parts
         match effect:
             case fx.Preflight():
-                self._start(self._preflight())
+                self._start(self._answer(asyncio.to_thread(parts.preflight)))
+            case fx.AwaitTurn():
+                self._start(self._answer(parts.neighbours.turn()))
             case fx.Launch():
                 self._launch()
             case fx.Probe():
@@ -163,20 +167,11 @@ class Performer:
                 return
         self.parts.log.error(f"the service manager could not be told {', '.join(fields)}: its socket takes nothing")
 
-    def tell(self, text: str) -> None:
-        """STATUS=."""
-        self.parts.notifier.send(status=self.parts.redact(text))
-
-    def rates(self, now: float) -> dict[str, float]:
-        """Tokens a second over the last ten seconds, where they are known."""
-        watch = self.parts.watch
-        rates: dict[str, float] = {}
-        generation, prompt = watch.generation.rate(10.0, now), watch.prompt.rate(10.0, now)
-        if generation is not None:
-            rates["generation"] = generation
-        if prompt is not None:
-            rates["prompt"] = prompt
-        return rates
+    def tell(self, text: str, state: State, now: float) -> None:
+        """STATUS=, and the same for the other instances of the machine."""
+        parts, shown = self.parts, self.parts.redact(text)
+        parts.notifier.send(status=shown)
+        parts.neighbours.tell(state, shown, {"rates": parts.watch.rates(now)})
 
     def phase_changed(self, state: State, now: float) -> None:
         """A phase was entered: the log and the history want to know."""
@@ -193,8 +188,8 @@ class Performer:
         if state.ready_at is not None:
             await self.parts.watch.read_counters()
 
-    async def _preflight(self) -> None:
-        self.parts.put(await asyncio.to_thread(self.parts.preflight))
+    async def _answer(self, work: Coroutine[Any, Any, Event]) -> None:
+        self.parts.put(await work)
 
     def _launch(self) -> None:
         parts = self.parts
@@ -203,7 +198,7 @@ class Performer:
             parts.gpu_before = sum(sample.memory_used_bytes or 0 for sample in table.samples)
         command = parts.command()
         try:
-            pid = parts.run.start(command, parts.environment)
+            pid = parts.run.start(command, {**parts.environment, **parts.devices()})
         except OSError as error:
             parts.put(LaunchFailed(not_executable(command[0], error)))
             return

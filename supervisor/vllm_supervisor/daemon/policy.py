@@ -48,6 +48,7 @@ def build_policy(
         max_attempts=settings.retry.max_attempts,
         wait_s=wait_before(failures, settings.retry.first_wait_s, settings.retry.max_wait_s),
         last_reason=reason,
+        load_wait_s=settings.load.wait_s,
         watchdog_s=watchdog_s,
         probe=settings.readiness.probe,
         hidden_line_after_s=settings.readiness.hidden_line_after_s,

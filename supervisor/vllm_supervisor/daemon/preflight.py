@@ -26,6 +26,7 @@ from vllm_supervisor.core.check.observed import (
     ObservedModel,
 )
 from vllm_supervisor.core.checkpoint import CheckpointError
+from vllm_supervisor.core.neighbours import Neighbour
 from vllm_supervisor.core.plan.request import Measured
 from vllm_supervisor.core.plan.shape import read_shape
 from vllm_supervisor.core.plan.weights import tally
@@ -41,6 +42,7 @@ def gather_and_check(
     *,
     measured: tuple[Measured, ...] = (),
     flags_cache: Path | None = None,
+    neighbours: tuple[Neighbour, ...] = (),
 ) -> tuple[Finding, ...]:
     """Every finding about this start.
 
@@ -50,9 +52,11 @@ def gather_and_check(
         service_user: Whom to answer for; None is the caller.
         measured: Earlier starts of this model, the newest last.
         flags_cache: Directory that keeps the engine's options by version.
+        neighbours: The other instances of this machine.
     """
     try:
-        return findings(view, gather(view, gpus, service_user, measured=measured, flags_cache=flags_cache))
+        seen = gather(view, gpus, service_user, measured=measured, flags_cache=flags_cache, neighbours=neighbours)
+        return findings(view, seen)
     except Exception as problem:  # noqa: BLE001 - a bug of the check must not keep a model down
         return (warn("check", f"the check itself failed ({type(problem).__name__}: {problem})", "please report this"),)
 
@@ -64,6 +68,7 @@ def gather(
     *,
     measured: tuple[Measured, ...] = (),
     flags_cache: Path | None = None,
+    neighbours: tuple[Neighbour, ...] = (),
 ) -> Observed:
     """Look at engine, checkpoint, GPUs and machine."""
     env = dict(os.environ) | view.env
@@ -76,6 +81,7 @@ def gather(
         host=_host(view, env, user, gpus, own_limits=identity is None),
         gpus=gpus,
         measured=measured,
+        neighbours=neighbours,
     )
 
 

@@ -150,10 +150,10 @@ class Supervisor:
             performer.parts.log.warning(slow)
         self._slow = self._slow or bool(slow)
         notes = "; ".join(filter(None, (slow, self.note, performer.parts.reading.words(state, now))))
-        new = sentence(state, now, rates=performer.rates(now), note=notes)
+        new = sentence(state, now, rates=performer.parts.watch.rates(now), note=notes)
         self._told = (new, urgent, now)
         if new != text:
-            performer.tell(new)
+            performer.tell(new, state, now)
 
     async def _look_regularly(self, performer: Performer) -> None:
         """Samples while there is something to see; a look that hangs does not pile up."""

@@ -148,8 +148,7 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
 
 
 def _plain_rates(watch: Any, now: float) -> dict[str, float]:
-    found = {"generation": watch.generation.rate(10.0, now), "prompt": watch.prompt.rate(10.0, now)}
-    return {name: round(value, 2) for name, value in found.items() if value is not None}
+    return {name: round(value, 2) for name, value in watch.rates(now).items()}
 
 
 def _requests(state: State) -> dict[str, float | None]:

@@ -141,6 +141,11 @@ class Watch:
             connections=linked,
         )
 
+    def rates(self, now: float) -> dict[str, float]:
+        """Tokens a second over the last ten seconds, where they are known."""
+        found = {"generation": self.generation.rate(10.0, now), "prompt": self.prompt.rate(10.0, now)}
+        return {name: value for name, value in found.items() if value is not None}
+
     async def read_counters(self) -> None:
         """A light read of the engine's own counters, for rates and liveness."""
         raw = await self._http.metrics()

@@ -41,7 +41,8 @@ class Witness:
         put: Takes an event, in the loop.
         kernel: Makes the follower of the kernel's lines.
         counter: The unit's counter of OOM kills.
-        gpu_table: What is known of the GPUs now.
+        gpu_table: What is known now of the GPUs that the engine may use.
+        machine_gpus: How many GPUs the machine has.
         alive: Whether the engine runs; what happens before and after is evidence and no fault of it.
 
     Attributes:
@@ -56,12 +57,14 @@ class Witness:
         kernel: Callable[[Callable[[KernelLine], None]], KernelLog],
         counter: OomCounter,
         gpu_table: Callable[[], GpuTable | None],
+        machine_gpus: Callable[[], int],
         alive: Callable[[], bool],
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         self._put = put
         self._counter = counter
         self._gpu_table = gpu_table
+        self._machine_gpus = machine_gpus
         self._alive = alive
         self._log = log
         self._killed = counter.read()
@@ -144,9 +147,10 @@ class Witness:
             self._fault(cause)
 
     def _uses_all_gpus(self) -> bool:
+        known = self._machine_gpus()
         table = self._gpu_table()
-        known = len(table.records) if table is not None else 0
-        return not self._gpus or len(self._gpus) >= known
+        mine = len(table.records) if table is not None else known
+        return len(self._gpus or range(mine)) >= known
 
     def _note(self, source: str, line: str) -> None:
         self.evidence.append((source, line))

@@ -112,8 +112,8 @@ def check(it: Served, command: str | None = None) -> tuple[tuple[Finding, ...], 
     """
     from vllm_supervisor.adapters.nvml_once import read_once
     from vllm_supervisor.core.check.findings import findings
-    from vllm_supervisor.daemon.checker import view_of
     from vllm_supervisor.daemon.measured import measured_from
+    from vllm_supervisor.daemon.neighbours import view_of
     from vllm_supervisor.daemon.preflight import gather
 
     instance = it.instance()

@@ -50,7 +50,7 @@ class Snapshotting:
         """Nothing of the service runs, and nobody holds memory of its GPUs."""
         from vllm_supervisor.adapters.nvml_once import read_once
         from vllm_supervisor.core.check.gpus import visible
-        from vllm_supervisor.daemon.checker import view_of
+        from vllm_supervisor.daemon.neighbours import view_of
 
         view = view_of(self.it.instance())
         if view.device != "cuda":

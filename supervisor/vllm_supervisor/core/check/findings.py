@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import arguments, engine, gpus, host, memory, model, pcie, readiness
+from . import arguments, engine, gpus, host, memory, model, neighbours, pcie, readiness
 from .finding import Finding, Level
 from .observed import EngineView, Observed, ObservedModel
 from .settings import Options, options
@@ -21,6 +21,9 @@ def findings(view: EngineView, observed: Observed) -> tuple[Finding, ...]:
     if observed.model is not None:
         found += model.check_model(view, asked, observed.model)
         found += _consistency(view, asked, observed, observed.model, version)
+    # By name first: that a GPU is held by some pid is the weaker word.
+    mine = neighbours.needs_of(view.name, view)
+    found += neighbours.check_neighbours(mine, observed.neighbours, observed.gpus)
     holders = observed.host.gpu_holders if observed.host else {}
     found += gpus.check_gpus(view, asked, observed.gpus, holders, version)
     if observed.host is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vllm_supervisor.core.neighbours import named
 from vllm_supervisor.core.plan import engine as engine_facts
 from vllm_supervisor.core.plan.sizes import MIB
 
@@ -15,24 +16,16 @@ _IDLE_BYTES = 1024 * MIB
 
 def visible(view: EngineView, gpus: GpuObservation) -> tuple[GpuSeen, ...]:
     """The GPUs that the engine sees, in its order (CUDA_VISIBLE_DEVICES; an unknown entry ends the list)."""
-    chosen = view.env.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
+    words = _words(view)
+    if words is None:
         return gpus.gpus
-    found = []
-    for part in chosen.split(","):
-        word = part.strip()
-        match = next(
-            (
-                gpu
-                for gpu in gpus.gpus
-                if (word.isdigit() and gpu.index == int(word)) or (word and gpu.uuid.startswith(word))
-            ),
-            None,
-        )
-        if match is None:
-            break
-        found.append(match)
-    return tuple(found)
+    by_index = {gpu.index: gpu for gpu in gpus.gpus}
+    return tuple(by_index[index] for index in named(words, [(gpu.index, gpu.uuid) for gpu in gpus.gpus]))
+
+
+def _words(view: EngineView) -> list[str] | None:
+    chosen = view.env.get("CUDA_VISIBLE_DEVICES")
+    return None if chosen is None else [word.strip() for word in chosen.split(",") if word.strip()]
 
 
 def check_gpus(
@@ -72,7 +65,7 @@ def check_gpus(
             )
         ]
     if len(seen) < needed:
-        hidden = ", CUDA_VISIBLE_DEVICES hides others" if len(seen) < len(gpus.gpus) else ""
+        hidden = _hidden(view, gpus, len(seen))
         return [
             refuse(
                 "gpus",
@@ -89,6 +82,13 @@ def check_gpus(
     for gpu in used:
         found += _free(gpu, share, holders)
     return found
+
+
+def _hidden(view: EngineView, gpus: GpuObservation, seen: int) -> str:
+    words = _words(view) or []
+    if seen < len(words):
+        return f"; GPU {words[seen]} of engine.gpus (or CUDA_VISIBLE_DEVICES) is not one of this machine"
+    return ", engine.gpus (or CUDA_VISIBLE_DEVICES) hides others" if seen < len(gpus.gpus) else ""
 
 
 def _free(gpu: GpuSeen, share: float, holders: dict[int, Holder]) -> list[Finding]:
@@ -124,6 +124,6 @@ def _different(used: tuple[GpuSeen, ...]) -> list[Finding]:
         warn(
             "gpus",
             f"the GPUs differ ({', '.join(sorted(names))}); the smallest, GPU {smallest.index}, bounds all",
-            "choose like ones with CUDA_VISIBLE_DEVICES",
+            "choose like ones with engine.gpus",
         )
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_supervisor.core.neighbours import Neighbour
 from vllm_supervisor.core.plan.request import Measured
 from vllm_supervisor.core.plan.shape import Shape
 from vllm_supervisor.core.plan.weights import Tally
@@ -31,6 +32,7 @@ class EngineView:
         args: Long options without their dashes.
         env: The engine's environment as far as it is configured.
         metrics_listen: Address and port of our own page, empty when there is none.
+        name: The instance's.
     """
 
     command: tuple[str, ...]
@@ -43,6 +45,7 @@ class EngineView:
     args: dict[str, ArgValue] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     metrics_listen: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +182,4 @@ class Observed:
     host: ObservedHost | None = None
     gpus: GpuObservation | None = None
     measured: tuple[Measured, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
