@@ -111,7 +111,6 @@ def test_an_engine_that_cannot_run():
         ({"tensor-parallel-size": 0}, {}, "engine-args", "refuse"),
         ({}, {"VLLM_PORT": "tcp://10.0.0.1:80"}, "engine-args", "refuse"),
         ({"enable-auto-tool-choice": True}, {}, "engine-args", "refuse"),
-        ({"distributed-executor-backend": "ray"}, {}, "executor", "warn"),
         ({"data-parallel-size": 2}, {}, "load-timeout", "warn"),
         ({}, {"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"}, "engine-death", "warn"),
         ({"gpu-memory-utilization": 0.95}, {"NCCL_GRAPH_FILE": "/g.xml"}, "nccl-graph", "warn"),

@@ -69,6 +69,11 @@ def package_directories(command: Sequence[str], env: Mapping[str, str]) -> list[
     return list(dict.fromkeys(roots))
 
 
+def has_package(name: str, command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether the engine's interpreter finds an import package of this name."""
+    return any((root / name / "__init__.py").is_file() for root in package_directories(command, env))
+
+
 def read_version(command: Sequence[str], env: Mapping[str, str]) -> str | None:
     """The engine's version from `vllm/_version.py` or its metadata's name; None when unknown.
 

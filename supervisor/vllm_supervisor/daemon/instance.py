@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_supervisor.config import Problem, Settings, load, load_env
-from vllm_supervisor.core.endpoint import Endpoint, child_environment, command_line, endpoint
-from vllm_supervisor.core.ownership import START_ID
+from vllm_supervisor.core.endpoint import Endpoint, argument, child_environment, command_line, endpoint
+from vllm_supervisor.core.ownership import START_ID, ray_marks
 from vllm_supervisor.core.redact import is_secret, secrets_of, secrets_of_command
 
 CREDENTIALS = {"api-key": "VLLM_API_KEY", "hub-token": "HF_TOKEN"}
@@ -87,6 +87,8 @@ class Instance:
     def engine_environment(self, own: Mapping[str, str], start_id: str) -> dict[str, str]:
         """The engine's environment; `own` is ours."""
         marks = {START_ID: start_id, "SPT_NOENV": "1"}
+        if argument(self.settings.engine.args, "distributed-executor-backend") == "ray":
+            marks |= ray_marks(start_id, self.configured_env())
         settings = {**self.settings.engine.env, **self._gpu_env()}
         return child_environment(own, self.env, settings, marks)
 

@@ -94,6 +94,7 @@ def _engine(
         problem=engine_info.runs(view.command, env, identity),
         version=engine_info.read_version(view.command, env),
         flags=engine_info.read_flags(view.command, env, cache),
+        ray=engine_info.has_package("ray", view.command, env),
     )
 
 

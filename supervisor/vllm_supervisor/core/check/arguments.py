@@ -29,14 +29,6 @@ def check_arguments(view: EngineView, options: Options) -> list[Finding]:
     if options.has("enable-auto-tool-choice") and not options.has("tool-call-parser"):
         found.append(_bad("enable-auto-tool-choice needs a tool-call-parser", "set tool-call-parser for this model"))
     found += _loading(view, options)
-    if options.text("distributed-executor-backend") == "ray":
-        found.append(
-            warn(
-                "executor",
-                "Ray's workers are no children of ours and outlive the engine for a while",
-                'set distributed-executor-backend = "mp" on a single machine',
-            )
-        )
     if env_is_on(view, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH"):
         found.append(
             warn(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import arguments, engine, gpus, host, memory, model, neighbours, pcie, readiness
+from . import arguments, engine, gpus, host, memory, model, neighbours, pcie, ray, readiness
 from .finding import Finding, Level
 from .observed import EngineView, Observed, ObservedModel
 from .settings import Options, options
@@ -15,6 +15,7 @@ def findings(view: EngineView, observed: Observed) -> tuple[Finding, ...]:
     if container:
         return tuple(container)
     found = [*readiness.check_readiness(view, asked), *arguments.check_arguments(view, asked)]
+    found += ray.check_ray(view, asked, observed.engine)
     version = observed.engine.version if observed.engine else None
     if observed.engine is not None:
         found += engine.check_engine(view, observed.engine)

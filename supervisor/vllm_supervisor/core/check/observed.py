@@ -108,6 +108,7 @@ class ObservedEngine:
         executable: The command's program as a path; None when it was not found.
         problem: Why it cannot be run, as one sentence; empty when it can.
         version: The release out of its metadata; None when unknown.
+        ray: Whether Ray is installed beside it.
         flags: The long options that it knows, without dashes; None when unknown.
     """
 
@@ -115,6 +116,7 @@ class ObservedEngine:
     problem: str = ""
     version: str | None = None
     flags: frozenset[str] | None = None
+    ray: bool = False
 
 
 @dataclass(frozen=True, slots=True)
