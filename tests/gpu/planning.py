@@ -36,8 +36,8 @@ class Bare:
     ) -> None:
         sys.path.insert(0, str(CHECKOUT / "supervisor"))
         from vllm_supervisor.core.endpoint import command_line
-        from vllm_supervisor.core.lines import Splitter
         from vllm_supervisor.core.scanner import Scanner
+        from vllm_supervisor.core.splitter import Splitter
 
         self.lab, self.name = lab, name
         self.scanner, self._splitter = Scanner(), Splitter()

@@ -1,4 +1,4 @@
-"""What the benchmarks compare with: the first answer that was possible, a shell loop, a plain reader of a pipe."""
+"""What the benchmarks share: a row, the first answer that was possible, the shell loop that people write."""
 
 from __future__ import annotations
 
@@ -7,41 +7,35 @@ import http.client
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vllm_supervisor.adapters.output import OutputReader, make_pipe
-from vllm_supervisor.core.lines import Splitter
-from vllm_supervisor.core.scanner import Scanner
-
-LINES = 400_000
-LINE = "(APIServer pid=42) INFO 11-30 20:08:41 [loggers.py:335] some ordinary line of an engine's log, number {}\n"
-WRITER = """
-import os, sys, time
-lines = int(sys.argv[1])
-line = {line!r}
-longest = 0.0
-for start in range(0, lines, 500):
-    data = "".join(line.format(n) for n in range(start, start + 500)).encode()
-    began = time.monotonic()
-    view = memoryview(data)
-    while view:
-        view = view[os.write(1, view):]
-    longest = max(longest, time.monotonic() - began)
-sys.stderr.write(str(longest))
-"""
-
 
 class Row(NamedTuple):
-    """One row of the table."""
+    """One row of the table; the last four are for the picture, which leaves a row without `limit` out.
+
+    Attributes:
+        value: What was measured, in the unit of `limit`.
+        other: The same of what stands beside it, if it is the same quantity.
+        limit: The target.
+        more: Whether more is better.
+    """
 
     what: str
     measured: str
     beside: str
     target: str
+    value: float | None = None
+    other: float | None = None
+    limit: float | None = None
+    more: bool = False
+
+    @property
+    def words(self) -> tuple[str, str, str, str]:
+        """The columns of the table."""
+        return self[:4]
 
 
 class Moment:
@@ -115,49 +109,3 @@ def shell_loop(port: int) -> Iterator[Moment]:
 
     with _in_thread(moment, loop) as started:
         yield started
-
-
-def output_rows() -> list[Row]:
-    """Lines a second through reader, splitter and classifier, and how long the writer was held up."""
-    speed, held = _through(classify=True)
-    plain, plain_held = _through(classify=False)
-    return [
-        Row(
-            f"engine output, {LINES} ordinary lines, classified",
-            f"{speed:,.0f} lines/s",
-            f"read and thrown away: {plain:,.0f} lines/s",
-            ">= 100,000 lines/s",
-        ),
-        Row(
-            "longest time that a write of 500 lines took the engine",
-            f"{held * 1000:.0f} ms",
-            f"{plain_held * 1000:.0f} ms",
-            "<= 100 ms",
-        ),
-    ]
-
-
-def _through(*, classify: bool) -> tuple[float, float]:
-    read_end, write_end = make_pipe()
-    scanner, splitter, ended = Scanner(), Splitter(), threading.Event()
-    seen = [0]
-
-    def handle(stream: str, piece: bytes) -> None:
-        if not classify:
-            seen[0] += piece.count(b"\n")
-            return
-        for line in splitter.feed(piece) if piece else splitter.flush():
-            seen[0] += 1
-            scanner.feed(line, stream)
-
-    reader = OutputReader({"stdout": read_end}, handle, ended.set)
-    began = time.monotonic()
-    command = [sys.executable, "-c", WRITER.format(line=LINE), str(LINES)]
-    writer = subprocess.Popen(command, stdout=write_end, stderr=subprocess.PIPE, text=True)
-    os.close(write_end)
-    reader.start()
-    assert ended.wait(120)
-    took = time.monotonic() - began
-    _, longest = writer.communicate(timeout=30)
-    assert seen[0] == LINES
-    return LINES / took, float(longest)

@@ -7,8 +7,8 @@ import pytest
 
 from pure.redress import DRESSES, journal
 from vllm_supervisor.core.facts import CauseFound, StartupComplete
-from vllm_supervisor.core.lines import Splitter
 from vllm_supervisor.core.scanner import Scanner
+from vllm_supervisor.core.splitter import Splitter
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 FAILURES = sorted((CORPUS / "failure-logs").glob("*.log"))

@@ -1,6 +1,6 @@
 import pytest
 
-from vllm_supervisor.core.lines import MAX_LINE, Splitter
+from vllm_supervisor.core.splitter import MAX_LINE, Splitter
 
 STREAM = "eins\r\nzwei\n\rLoading:  50%\rLoading: 100%\n\n(Wörker pid=1) ▀▀\r\nlast".encode()
 LINES = ["eins", "zwei", "Loading:  50%", "Loading: 100%", "(Wörker pid=1) ▀▀", "last"]

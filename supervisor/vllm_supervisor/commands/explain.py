@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from vllm_supervisor.core.causes import Cause, CauseClass
 from vllm_supervisor.core.exits import ExitCode
-from vllm_supervisor.core.lines import Splitter, strip_ansi
+from vllm_supervisor.core.lines import strip_ansi
 from vllm_supervisor.core.scanner import Scanner
+from vllm_supervisor.core.splitter import Splitter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""One physical line of the engine's output: splitting the stream, peeling the prefixes off.
+"""One physical line of the engine's output: peeling the prefixes off.
 
 Formats differ by version (vLLM 0.10 to 0.33) and by logger, and they mix in one stream: vLLM's own
 records with a process prefix in front, uvicorn's bare lines, JSON, FlashInfer's logger, progress
@@ -12,9 +12,6 @@ import json
 import re
 from enum import StrEnum
 from typing import Final, NamedTuple
-
-MAX_LINE: Final = 64 * 1024
-"""Bytes of one line that are kept; a request that is logged whole can be megabytes long."""
 
 
 class Source(StrEnum):
@@ -103,6 +100,11 @@ def peel(raw: str) -> Line:
     Returns:
         Who printed it and what it says; unknown shapes come back whole, as `Source.BARE`.
     """
+    first = raw[:1]
+    if first == "(" and (quick := _USUAL.match(raw)) and "\x1b" not in raw:
+        name, number, level, file = quick.groups()  # nearly every line: a child's record
+        text = raw.rstrip("\r\n")
+        return Line(text, name, int(number), level, text[quick.end() :], Source.VLLM, file)
     text = strip_ansi(raw).rstrip("\r\n")
     rest, pid, unit = text, None, ""
     first = text[:1]
@@ -183,66 +185,3 @@ def _peel_json(text: str, rest: str) -> Line | None:
         str(record.get("name", "")),
         str(record.get("exc_info") or ""),
     )
-
-
-class Splitter:
-    r"""Cuts a byte stream into lines at `\n` and `\r`, in bounded memory.
-
-    A carriage return ends a line too, because progress bars use nothing else. Empty lines are
-    dropped: a bar begins with the `\r` that the line before it ended with.
-
-    Attributes:
-        cut: How many lines were longer than `limit` and lost their end.
-    """
-
-    __slots__ = ("_dropping", "_limit", "_pending", "cut")
-
-    def __init__(self, limit: int = MAX_LINE) -> None:
-        """Keep at most `limit` bytes of a line."""
-        self._limit = limit
-        self._pending = bytearray()
-        self._dropping = False
-        self.cut = 0
-
-    def feed(self, data: bytes) -> list[str]:
-        """Take the next piece of the stream and give back the lines that it completes.
-
-        Args:
-            data: Bytes as they were read; a line, a character or a line end may be torn anywhere.
-
-        Returns:
-            Complete lines without their line ends; bytes that are not UTF-8 become U+FFFD.
-        """
-        pieces = data.replace(b"\r", b"\n").split(b"\n")
-        lines: list[str] = []
-        for piece in pieces[:-1]:
-            self._append(piece)
-            self._finish(lines)
-        self._append(pieces[-1])
-        return lines
-
-    @property
-    def pending(self) -> bytes:
-        """What was read of a line that is not complete yet."""
-        return bytes(self._pending)
-
-    def flush(self) -> list[str]:
-        """The rest without a line end, once the stream has ended."""
-        lines: list[str] = []
-        self._finish(lines)
-        return lines
-
-    def _append(self, piece: bytes) -> None:
-        if not piece or self._dropping:
-            return
-        room = self._limit - len(self._pending)
-        self._pending += piece[:room]
-        if len(piece) > room:
-            self._dropping = True
-            self.cut += 1
-
-    def _finish(self, lines: list[str]) -> None:
-        if self._pending:
-            lines.append(self._pending.decode("utf-8", "replace"))
-            self._pending.clear()
-        self._dropping = False

@@ -26,6 +26,8 @@ PROCESSES: Final = 24
 PREFIXES: Final = 1024
 """Prefixes that are remembered."""
 
+PREFIX_CHARACTERS: Final = 100
+
 MAIN: Final = "main"
 OTHERS: Final = "others"
 
@@ -41,6 +43,16 @@ def process_of(text: str) -> str:
     return f"{re.sub(r'[^0-9A-Za-z_]+', '_', found['name'])}-{found['pid']}" if found else MAIN
 
 
+class _Kept:
+    """What one process printed last, with the number of each line over all of them."""
+
+    __slots__ = ("lines", "size")
+
+    def __init__(self) -> None:
+        self.lines: collections.deque[tuple[int, str]] = collections.deque()
+        self.size = 0
+
+
 class Tails:
     """What was printed last, by process.
 
@@ -50,39 +62,32 @@ class Tails:
     def __init__(self) -> None:
         """Nothing was printed yet."""
         self._number = 0
-        self._kept: dict[str, collections.deque[tuple[int, str]]] = {}
-        self._size: dict[str, int] = {}
-        self._names: dict[str, str] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._by_prefix: dict[str, _Kept] = {}
 
-    def _name(self, text: str) -> str:
-        """`process_of`, remembered by the prefix: engines print a hundred thousand lines with the same ten."""
-        if text[:1] != "(":
-            return process_of(text)
-        prefix = text[: text.find(")") + 1]
-        name = self._names.get(prefix)
-        if name is None:
-            if len(self._names) >= PREFIXES:
-                self._names.clear()
-            name = self._names[prefix] = process_of(text)
-        return name
+    def _find(self, text: str, prefix: str) -> _Kept:
+        """Where a line belongs, remembered by its prefix: a hundred thousand lines begin with the same ten."""
+        name = process_of(text)
+        if name not in self._kept and len(self._kept) >= PROCESSES:
+            name = OTHERS
+        kept = self._kept.setdefault(name, _Kept())
+        if len(self._by_prefix) >= PREFIXES:
+            self._by_prefix.clear()
+        self._by_prefix[prefix] = kept
+        return kept
 
     def add(self, text: str) -> None:
         """Take the next line."""
-        name = self._name(text)
-        kept = self._kept.get(name)
-        if kept is None:
-            if len(self._kept) >= PROCESSES:
-                name = OTHERS
-            kept = self._kept.setdefault(name, collections.deque())
-            self._size.setdefault(name, 0)
+        first = text[:1]
+        prefix = text[: text.find(")", 0, PREFIX_CHARACTERS) + 1] if first == "(" or first == "\x1b" else ""  # noqa: PLR1714 - each line
+        kept = self._by_prefix.get(prefix) or self._find(text, prefix)
         self._number += 1
         if len(text) > LINE_CHARACTERS:
             text = text[:LINE_CHARACTERS]
-        kept.append((self._number, text))
-        size = self._size[name] + len(text)
-        while len(kept) > LINES or size > CHARACTERS:
-            size -= len(kept.popleft()[1])
-        self._size[name] = size
+        kept.lines.append((self._number, text))
+        kept.size += len(text)
+        while len(kept.lines) > LINES or kept.size > CHARACTERS:
+            kept.size -= len(kept.lines.popleft()[1])
 
     def extend(self, texts: Iterable[str]) -> None:
         """Take several lines in their order."""
@@ -91,9 +96,9 @@ class Tails:
 
     def by_process(self) -> dict[str, list[str]]:
         """The kept lines of each process, oldest first."""
-        return {name: [text for _, text in list(kept)] for name, kept in list(self._kept.items())}
+        return {name: [text for _, text in list(kept.lines)] for name, kept in list(self._kept.items())}
 
     def last(self, count: int) -> list[str]:
         """The last lines of all processes together, in the order in which they were printed."""
-        merged = sorted(line for kept in list(self._kept.values()) for line in list(kept))
+        merged = sorted(line for kept in list(self._kept.values()) for line in list(kept.lines))
         return [text for _, text in merged[-count:]] if count > 0 else []

@@ -19,9 +19,9 @@ from vllm_supervisor.adapters.log import line_for
 from vllm_supervisor.adapters.output import Forwarder, OutputReader, make_pipe
 from vllm_supervisor.core.events import EngineExited, Event, Output
 from vllm_supervisor.core.facts import Fact
-from vllm_supervisor.core.lines import Splitter
 from vllm_supervisor.core.redact import by_shape
 from vllm_supervisor.core.scanner import Scanner
+from vllm_supervisor.core.splitter import Splitter
 from vllm_supervisor.core.tails import Tails
 
 LAST_OUTPUT_S = 0.5
