@@ -1,0 +1,70 @@
+"""What the supervisors of a cluster say to each other.
+
+Every message carries the whole of what its sender has to say, so that a lost one is mended by the
+next and an old one is known by its number. Nothing here is secret, and nothing of it is a command:
+what follows from a message, its reader decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vllm_supervisor.core.causes import Cause
+
+BEAT_S = 1.0
+"""Every node says where it stands so often, and at once when something has changed; seconds."""
+
+SILENT_S = 6.0
+"""A node that has not been heard for so long is lost; with the beat and the notice to the others
+all nodes know within ten seconds. Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where a node stands, said to the head.
+
+    Attributes:
+        rank: The node's rank, from 1.
+        start: Identifies this start of the node's supervisor; a restart gives another one.
+        count: Rises with every report of one start.
+        epoch: The head's start that this node takes part in; empty until it was admitted.
+        up: The node's part of the engine is loaded and lives.
+        fault: Why this node wants the common start to end.
+        prints: What must be equal on all nodes, by name.
+    """
+
+    rank: int
+    start: str
+    count: int
+    epoch: str = ""
+    phase: str = ""
+    up: bool = False
+    fault: Cause | None = None
+    prints: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Where the cluster stands, said by the head to everybody.
+
+    Attributes:
+        start: Identifies this start of the head, and so the common start.
+        count: Rises with every word of one start.
+        members: Which start of which rank takes part; empty until everybody is there.
+        phase: The head's own phase.
+        ready: The model answers.
+        fate: Why the common start ends, for everybody.
+    """
+
+    start: str
+    count: int
+    members: Mapping[int, str] = field(default_factory=dict)
+    phase: str = ""
+    ready: bool = False
+    fate: Cause | None = None
+
+
+def node_name(rank: int, nnodes: int) -> str:
+    """How people count: node 1 of 2 is the head."""
+    return f"node {rank + 1} of {nnodes}"
