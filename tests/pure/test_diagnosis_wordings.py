@@ -18,6 +18,9 @@ NOT_FROM_A_LOG = {
     "not-answering",
     "stranger-on-port",
     "smoke-failed",
+    "node-differs",
+    "node-lost",
+    "node-stopped",
 }
 
 
