@@ -28,6 +28,7 @@ VERBS = (
     "incident",
     "explain",
     "replay",
+    "warm",
     "restart",
     "snapshot",
     "upgrade",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.units import render
+from vllm_supervisor.core.caches import caches
 from vllm_supervisor.core.exits import NO_RESTART, RESTARTED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -97,6 +98,9 @@ def test_directories_of_the_engine_are_inside_what_the_unit_makes(name: str) -> 
         "FLASHINFER_WORKSPACE_BASE",
         "CUDA_CACHE_PATH",
     } <= set(environment)
+    # TMPDIR is emptied with every stop, so that no cache may lie there; nor anywhere the sandbox closes.
+    kept = caches({**environment, "TMPDIR": "/tmp"})
+    assert {cache.name: cache.path for cache in kept if not cache.path.startswith(f"%C/{instance}/")} == {}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -55,6 +55,12 @@ def test_whatever_fails_after_the_stop_the_service_is_brought_back(step, code):
     assert end == Finish(code, f"{step} failed: why")
 
 
+@pytest.mark.parametrize(("steps", "outage"), [(RESTART, "restart"), (UPGRADE, "switch")])
+def test_the_weights_are_read_while_the_old_engine_still_serves(steps, outage):
+    taken, _, _ = drive(steps)
+    assert taken.index("check") < taken.index("ahead") < taken.index(outage)
+
+
 def test_a_refusal_before_the_stop_touches_nothing():
     taken, end, records = drive(SNAPSHOT, fails={"check"})
     assert taken == ["check"]

@@ -36,10 +36,12 @@ def test_it_checks_restarts_waits_and_asks(kimi: Service) -> None:
 
     done = vsup(kimi, "restart", "kimi")
     assert done.returncode == 0, done.stderr
-    assert states(kimi) == {"check": "done", "restart": "done", "wait": "done", "smoke": "done"}
+    assert states(kimi) == {"check": "done", "ahead": "done", "restart": "done", "wait": "done", "smoke": "done"}
     assert pid(kimi) not in {"0", before}
     assert "Paris" in done.stderr
     assert "ready after" in done.stderr
+    (read,) = [line["text"] for line in record(kimi) if line.get("step") == "ahead" and line["state"] == "done"]
+    assert "in 1 shards in memory" in read or "lies in memory already" in read, read
     assert kimi.show("ActiveState")["ActiveState"] == "active"
 
 
@@ -98,7 +100,7 @@ def test_a_lost_terminal_does_not_end_it_and_resume_follows(kimi: Service) -> No
 
 def test_killed_at_every_step_it_goes_on(kimi: Service) -> None:
     before = pid(kimi)
-    steps = ["check", "restart", "wait", "smoke"]
+    steps = ["check", "ahead", "restart", "wait", "smoke"]
     kill_at(kimi, *(f"{step} begun" for step in steps), "restart done")
     done = vsup(kimi, "restart", "kimi", timeout=200)
     assert kills_left(kimi) == "", done.stderr

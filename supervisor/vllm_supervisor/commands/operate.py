@@ -54,11 +54,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _doers(verb: str, it: Served, journal: StepsJournal) -> Mapping[str, Doer]:
+    from .operations.ahead import Ahead
     from .operations.doing import Doing
 
     if verb == "restart":
         doing = Doing(it, journal)
-        return {"check": doing.check, "restart": doing.restart, "wait": doing.wait, "smoke": doing.smoke}
+        return {
+            "check": doing.check,
+            "ahead": Ahead(it).read,
+            "restart": doing.restart,
+            "wait": doing.wait,
+            "smoke": doing.smoke,
+        }
     if verb == "snapshot":
         from .operations.snapshotting import snapshot_doers
 

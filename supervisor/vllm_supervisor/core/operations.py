@@ -14,6 +14,7 @@ SUCCESSES = 5
 """So many successful starts make the expected outage."""
 
 _CHECK = Step("check", "checking the configuration that the next start will use", Outcome.REFUSED)
+_AHEAD = Step("ahead", "reading the weights into memory while it still serves", Outcome.PREPARE_FAILED)
 _WAIT = Step("wait", "waiting until it can answer", Outcome.DOWN, after="restart")
 _SMOKE = Step("smoke", "asking the question with a known answer", Outcome.SMOKE_WRONG, after="wait")
 _RESTART = Step("restart", "draining, stopping and starting it", Outcome.DOWN)
@@ -42,7 +43,7 @@ def steps_of(verb: str, params: Mapping[str, Any]) -> tuple[Step, ...]:
     """
     match verb:
         case "restart":
-            return (_CHECK, _RESTART, _WAIT, _SMOKE)
+            return (_CHECK, _AHEAD, _RESTART, _WAIT, _SMOKE)
         case "snapshot" if not params["stop"]:
             return (_SYNC, _MANIFEST, _COMMAND)
         case "snapshot":
@@ -63,6 +64,7 @@ def steps_of(verb: str, params: Mapping[str, Any]) -> tuple[Step, ...]:
             return (
                 Step("install", "installing the new version beside the old one", Outcome.PREPARE_FAILED),
                 _CHECK,
+                _AHEAD,
                 Step("switch", "turning the link", Outcome.PREPARE_FAILED),
                 _RESTART,
                 _WAIT,

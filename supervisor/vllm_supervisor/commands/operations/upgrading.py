@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vllm_supervisor.adapters import environment
 from vllm_supervisor.adapters.engine_info import read_version
 
+from .ahead import Ahead
 from .doing import Doing
 from .served import StepError
 
@@ -126,6 +127,7 @@ def upgrade_doers(it: Served, journal: StepsJournal) -> Mapping[str, Doer]:
     return {
         "install": own.install,
         "check": own.check,
+        "ahead": Ahead(it).read,
         "switch": own.switch,
         "restart": own.forward.restart,
         "wait": own.forward.wait,

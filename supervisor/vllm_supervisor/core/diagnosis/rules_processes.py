@@ -112,8 +112,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "worker-killed",
         _WORKER,
         "worker {worker} {how}",
-        "An operator, the memory killer, a cgroup limit or a crash did it: restart, and look in the kernel log for that "
-        "second.",
+        "An operator, the memory killer, a cgroup limit or a crash did it: restart, and look in the kernel log for "
+        "that second.",
         tier=Tier.DEATH,
         fatal=True,
         when=_killed,
