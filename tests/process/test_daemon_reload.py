@@ -111,6 +111,20 @@ def test_a_worker_death_after_a_reload_is_noticed(tmp_path: Path) -> None:
         assert not daemon.descendants()
 
 
+def test_an_error_of_one_request_after_a_reload_is_no_cause(tmp_path: Path) -> None:
+    """The new image never saw the engine load: what is printed now must not be read as words of a start."""
+    with ready(tmp_path) as daemon:
+        daemon.wait_phase("ready")
+        assert reload(daemon).returncode == 0, daemon.log()
+        daemon.wait_phase("ready")
+        trace = 'Traceback (most recent call last):\n  File "/opt/vllm/x.py", line 1, in write\n    self.write(data)\n'
+        daemon.control("emit", text=f"{trace}OSError: [Errno 28] No space left on device: '/tmp/upload'\n", stream=2)
+        daemon.wait(lambda: "'/tmp/upload'" in daemon.log(), "the error is read")
+        daemon.control("exit", code=1)
+        assert daemon.wait_exit() == 75, daemon.log()
+        assert "engine-died" in daemon.log()
+
+
 def test_a_broken_configuration_refuses_the_reload_and_nothing_changes(tmp_path: Path) -> None:
     with ready(tmp_path) as daemon:
         daemon.wait_phase("ready")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,20 @@ def test_segments_and_semaphores_of_a_killed_process_are_removed():
     assert all(Path(file).exists() for file in files)
     assert files <= set(shared_memory.remove(seen))
     assert not any(Path(file).exists() for file in files)
+
+
+def test_a_dev_shm_of_somebody_else_holds_other_files_of_the_same_names(tmp_path):
+    """A service with a /dev/shm of its own may have the same inode number, and the same name, there."""
+    ours = Path(f"/dev/shm/vsup-test-{os.getpid()}")
+    ours.write_text("x")
+    try:
+        stat = ours.stat()
+        here = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}"
+        for pid, device in ((1, "00:00"), (2, here)):
+            (tmp_path / f"{pid}").mkdir()
+            line = f"7f00-7f01 rw-s 00000000 {device} {stat.st_ino}   /dev/shm/sem.gone (deleted)\n"
+            (tmp_path / f"{pid}/maps").write_text(line)
+        assert shared_memory.mapped([1], tmp_path) == set()
+        assert shared_memory.mapped([2], tmp_path) == {str(ours), "/dev/shm/sem.gone"}
+    finally:
+        ours.unlink()

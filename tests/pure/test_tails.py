@@ -42,6 +42,16 @@ def test_all_together_come_in_the_order_in_which_they_were_printed():
     tails.extend(["a", "(W pid=1) b", "c", "(W pid=2) d"])
     assert tails.last(3) == ["(W pid=1) b", "c", "(W pid=2) d"]
     assert tails.last(0) == []
+
+
+def test_what_is_carried_over_hides_no_process_either():
+    tails = Tails()
+    tails.add("(EngineCore pid=9) what it said once")
+    for number in range(2 * LINES):
+        tails.add(f"(Worker_TP0 pid=1) flood {number}")
+        tails.add(f"(Worker_TP1 pid=2) flood {number}")
+        tails.add(f"flood {number}")
     again = Tails()
-    again.extend(tails.last(100))
+    again.extend(tails.all())
     assert again.by_process() == tails.by_process()
+    assert again.by_process()["EngineCore-9"] == ["(EngineCore pid=9) what it said once"]

@@ -23,22 +23,30 @@ def mapped(pids: Iterable[int], proc: Path = Path("/proc")) -> set[str]:
     """
     found: set[str] = set()
     renamed: set[int] = set()
+    try:
+        here = Path(SHM).stat().st_dev
+    except OSError:
+        return found
+    ours = f"{os.major(here):02x}:{os.minor(here):02x}"
     for pid in pids:
         with contextlib.suppress(OSError), (proc / str(pid) / "maps").open(errors="replace") as maps:
             for line in maps:
                 at = line.find(SHM)
                 if at < 0:
                     continue
-                path = line[at:].rstrip("\n")
+                _, _, _, device, inode, path = line.rstrip("\n").split(maxsplit=5)
+                if device != ours:
+                    continue  # a service with a /dev/shm of its own: the names are the same, the files are not
                 if path.endswith(DELETED):
-                    renamed.add(int(line.split(maxsplit=5)[4]))
+                    renamed.add(int(inode))
                 found.add(path.removesuffix(DELETED))
         directory = proc / str(pid) / "fd"
         with contextlib.suppress(OSError):
             for name in os.listdir(directory):
                 with contextlib.suppress(OSError):
-                    target = str((directory / name).readlink())
-                    if target.startswith(SHM):
+                    link = directory / name
+                    target = str(link.readlink())
+                    if target.startswith(SHM) and link.stat().st_dev == here:
                         found.add(target.removesuffix(DELETED))
     if renamed:
         with contextlib.suppress(OSError), os.scandir(SHM) as entries:

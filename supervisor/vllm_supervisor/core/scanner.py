@@ -81,6 +81,10 @@ class Scanner:
         self._complete = False
         self._main: int | None = None
 
+    def go_on(self) -> None:
+        """Read on behind another reader, whose engine serves: from here on a traceback may be one request's alone."""
+        self._complete = self.serving = True
+
     @property
     def serving(self) -> bool:
         """HTTP is up, as far as the log shows."""

@@ -98,6 +98,10 @@ class Tails:
         """The kept lines of each process, oldest first."""
         return {name: [text for _, text in list(kept.lines)] for name, kept in list(self._kept.items())}
 
+    def all(self) -> list[str]:
+        """Every kept line, in the order in which they were printed: `extend` makes the same of them again."""
+        return self.last(sum(len(kept.lines) for kept in list(self._kept.values())))
+
     def last(self, count: int) -> list[str]:
         """The last lines of all processes together, in the order in which they were printed."""
         merged = sorted(line for kept in list(self._kept.values()) for line in list(kept.lines))

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .perform import Parts
 
 FORMAT = 1
-TAIL_LINES = 4000
 
 known_types(state, liveness, rates)
 
@@ -96,6 +95,8 @@ class Carried:
         parts.run.tail.extend(self.tail)
         parts.run.lines = collections.Counter(self.lines)
         parts.run.preload(self.partial)
+        # Only a ready engine is carried over.
+        parts.run.scanner.go_on()
         if self.state.engine_pid is not None and self.state.engine_alive:
             parts.run.attach(Engine(self.state.engine_pid), self.pipes)
 

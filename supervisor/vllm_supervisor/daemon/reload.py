@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from .carry import TAIL_LINES, Carried, to_text
+from .carry import Carried, to_text
 
 if TYPE_CHECKING:
     from .build import Outlets
@@ -100,7 +100,7 @@ class Reloader:
             generation=parts.watch.generation,
             prompt=parts.watch.prompt,
             partial=run.partial(),
-            tail=run.last_lines(TAIL_LINES),
+            tail=run.tail.all(),
             lines=dict(run.lines),
             segments=sorted(parts.watch.segments),
             dropped=parts.dropped(),
