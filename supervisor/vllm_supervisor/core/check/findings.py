@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import arguments, engine, gpus, host, memory, model, neighbours, pcie, ray, readiness
+from . import arguments, engine, gpus, host, memory, model, neighbours, pcie, ray, readiness, weights
 from .finding import Finding, Level
 from .observed import EngineView, Observed, ObservedModel
 from .settings import Options, options
@@ -17,6 +17,7 @@ def findings(view: EngineView, observed: Observed) -> tuple[Finding, ...]:
     found = [*readiness.check_readiness(view, asked), *arguments.check_arguments(view, asked)]
     found += ray.check_ray(view, asked, observed.engine)
     version = observed.engine.version if observed.engine else None
+    found += weights.check_weights(view, asked, version)
     if observed.engine is not None:
         found += engine.check_engine(view, observed.engine)
     if observed.model is not None:

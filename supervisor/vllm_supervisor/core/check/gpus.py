@@ -9,6 +9,7 @@ from vllm_supervisor.core.plan.sizes import MIB
 from .finding import Finding, refuse, warn
 from .observed import EngineView, GpuObservation, GpuSeen, Holder
 from .settings import Options
+from .weights import held_elsewhere
 
 _IDLE_BYTES = 1024 * MIB
 """The driver's own part of a large card is up to 0.65 GB with no process at all."""
@@ -80,7 +81,7 @@ def check_gpus(
         engine_facts.parse_version(version)
     )
     for gpu in used:
-        found += _free(gpu, share, holders)
+        found += _free(gpu, share, holders, held_elsewhere(options))
     return found
 
 
@@ -91,11 +92,15 @@ def _hidden(view: EngineView, gpus: GpuObservation, seen: int) -> str:
     return ", engine.gpus (or CUDA_VISIBLE_DEVICES) hides others" if seen < len(gpus.gpus) else ""
 
 
-def _free(gpu: GpuSeen, share: float, holders: dict[int, Holder]) -> list[Finding]:
+def _free(gpu: GpuSeen, share: float, holders: dict[int, Holder], elsewhere: bool) -> list[Finding]:
     free, wanted = gpu.total_bytes - gpu.used_bytes, int(gpu.total_bytes * share)
     by = _held(gpu, holders)
     if free < wanted:
         seen = f"GPU {gpu.index} has {free // MIB} of {gpu.total_bytes // MIB} MiB free, {wanted // MIB} MiB are wanted"
+        if elsewhere:
+            # The engine counts what vllm preload holds into its own share, and refuses by itself what is left short.
+            seen += f"; it is held by {by}" if by else "; no process shows"
+            return [warn("gpu-memory", seen, "right if vllm preload has it, else stop what does")]
         if by:
             return [
                 refuse("gpu-memory", "gpu-busy", f"{seen}; it is held by {by}", "stop that process, or wait for it")

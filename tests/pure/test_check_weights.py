@@ -1,0 +1,86 @@
+"""Findings about weights that `vllm preload` holds, and whose its processes are."""
+
+import pytest
+
+from vllm_supervisor.core.check.findings import findings
+from vllm_supervisor.core.check.observed import (
+    EngineView,
+    GpuObservation,
+    GpuSeen,
+    Holder,
+    Observed,
+    ObservedEngine,
+    ObservedHost,
+)
+from vllm_supervisor.core.ownership import Seen, owned
+
+GIB = 1 << 30
+GOOD = '{"socket_dir": "/var/cache/weights", "fallback": false}'
+
+
+def check(extra=None, *, names=("weights",), version="0.32.0", device="cuda", used=0, holder=None, **args):
+    options = {"load-format": "ipc_cache", **args}
+    if extra is not None:
+        options["model-loader-extra-config"] = extra
+    processes = ((7, used),) if holder else ()
+    gpu = GpuSeen(0, "GPU-a", "card", 96 * GIB, used, (12, 0), processes)
+    seen = Observed(
+        engine=ObservedEngine("/opt/vllm/bin/vllm", version=version),
+        gpus=GpuObservation((gpu,), "580.1"),
+        host=ObservedHost(gpu_holders={7: holder} if holder else {}),
+    )
+    view = EngineView(("/opt/vllm/bin/vllm", "serve"), "/m", device=device, args=options)
+    return [str(item) for item in findings(view, seen) if item.check in names]
+
+
+def test_weights_in_reach_without_a_silent_way_back_are_no_finding():
+    assert check(GOOD) == []
+    dotted = {"model-loader-extra-config.socket_dir": "/x", "model-loader-extra-config.fallback": "false"}
+    assert check(**dotted) == []
+
+
+def test_other_loaders_are_no_finding():
+    assert check(**{"load-format": "auto", "enable-sleep-mode": True}) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"device": "cpu"}, "this engine runs on the CPU; remove load-format = ipc_cache"),
+        ({"version": "0.30.2"}, "vLLM 0.30.2 has no `vllm preload`"),
+        ({"enable-sleep-mode": True}, "sleep mode cannot free weights that another process holds"),
+        ({"extra": "[1]"}, "model-loader-extra-config is no JSON object"),
+        ({"extra": "{"}, "model-loader-extra-config is no JSON object"),
+    ],
+)
+def test_what_the_engine_would_refuse_late_is_refused_first(changed, sentence):
+    (text,) = check(**{"extra": GOOD, **changed})
+    assert text.startswith("refuse: weights: ")
+    assert sentence in text
+
+
+def test_a_private_socket_directory_and_the_silent_way_back_to_the_disk_are_told():
+    private, silent = check()
+    assert private.startswith("warn: weights: the engine looks for the sockets of vllm preload in its own TMPDIR")
+    assert silent.startswith("warn: weights: without vllm preload")
+    # False leaves a dotted option out of the command line: the engine falls back all the same.
+    assert len(check('{"socket_path": "/x"}', **{"model-loader-extra-config.fallback": False})) == 1
+
+
+def test_memory_that_preload_holds_does_not_refuse_the_engine_that_maps_it():
+    holder = Holder(7, "python3", "vllm", "kimi-weights.service")
+    (text,) = check(GOOD, names=("gpu-memory",), used=71 * GIB, holder=holder)
+    assert text.startswith("warn: gpu-memory: GPU 0 has ")
+    assert "held by pid 7 (python3, user vllm) of kimi-weights.service: 72704 MiB; right if vllm preload" in text
+    (text,) = check(GOOD, names=("gpu-memory",), used=71 * GIB)
+    assert "; no process shows; right if" in text
+    (text,) = check(GOOD, names=("gpu-memory",), used=71 * GIB, holder=holder, **{"load-format": "auto"})
+    assert text.startswith("refuse: gpu-memory: ")
+
+
+def test_processes_of_preload_in_a_unit_of_their_own_are_never_ours():
+    engine = Seen(11, 10, "vllm", "vllm serve", cgroup="/system.slice/kimi.service", start_id="aabb")
+    held = Seen(20, 1, "vllm", "vllm preload", cgroup="/system.slice/kimi-weights.service")
+    rank = Seen(21, 20, "python3", "python3", cgroup="/system.slice/kimi-weights.service")
+    found = owned((engine, held, rank), self_pid=10, start_id="aabb", unit_cgroup="/system.slice/kimi.service")
+    assert found == (engine,)
