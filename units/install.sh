@@ -11,9 +11,11 @@ fail() { echo "make: $1" >&2; exit 1; }
 
 # quietly NAME COMMAND...: output goes to a log whose end is shown on failure.
 quietly() {
-    log=build/logs/$1.log
+    # A checkout that root may not write (a read-only mount, NFS) must not keep an installation from being removed.
+    logs=build/logs
+    mkdir -p "$logs" 2>/dev/null && [ -w "$logs" ] || logs=$(mktemp -d)
+    log=$logs/$1.log
     shift
-    mkdir -p build/logs
     "$@" >"$log" 2>&1 && return 0
     tail -n 15 "$log" >&2
     fail "the step failed, all of its output is in $log"

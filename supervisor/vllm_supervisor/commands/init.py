@@ -153,9 +153,10 @@ def _document(args: argparse.Namespace, name: str) -> str:
         "engine.device": args.device,
         "metrics.listen": f"127.0.0.1:{args.metrics_port}",
     }
+    unit = name if name == "kimi" else f"vllm@{name}"
     head = (
         f"The instance `{name}`. Lines without # are set, all others show a default. After a change: "
-        f"`vllm-supervisor check --config FILE`, then `systemctl restart vllm@{name}`."
+        f"`vllm-supervisor check --config FILE`, then `systemctl restart {unit}`."
     )
     return document(head, given, [Argument(item.name, item.value, item.why, item.active) for item in found])
 
