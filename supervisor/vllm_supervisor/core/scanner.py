@@ -123,7 +123,7 @@ class Scanner:
         if self._classifier.observe(raw, line, self.log_phase):
             facts.append(CauseFound(self._classifier.verdict(self.log_phase)))
         self._last_raw, self._priority = raw_line, self._rate(line)
-        return tuple(facts)
+        return tuple(facts) if facts else ()
 
     def verdict(self) -> Cause:
         """The cause at the end of the log: `healthy`, `unknown`, or what went wrong."""
