@@ -84,19 +84,22 @@ def through(path: Path, lines: int, *, classify: bool, pause_s: float = 0.0) -> 
     run = EngineRun(loop, lambda _: None, Forwarder(sink), journal=True)
     full = run._handle  # all that a line passes
 
+    began: list[float] = []
+
     def handle(stream: str, piece: bytes) -> None:
+        if not began:
+            began.append(time.monotonic())  # the writer's own start is not the reader's time
         seen[0] += piece.count(b"\n")
         if classify:
             full(stream, piece)
 
     reader = OutputReader({"stdout": read_end}, handle, ended.set)
     command = [sys.executable, "-c", WRITER, str(path), str(lines // BLOCK), str(pause_s)]
-    began = time.monotonic()
     with subprocess.Popen(command, stdout=write_end, stderr=subprocess.PIPE, text=True) as writer:
         os.close(write_end)
         reader.start()
         assert ended.wait(120)
-        took = time.monotonic() - began
+        took = time.monotonic() - began[0]
         _, longest = writer.communicate(timeout=30)
     loop.close()
     os.close(sink)
