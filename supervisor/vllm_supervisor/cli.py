@@ -29,6 +29,7 @@ VERBS = (
     "explain",
     "replay",
     "warm",
+    "loaders",
     "restart",
     "snapshot",
     "upgrade",

@@ -1,0 +1,61 @@
+"""Which shards are measured, and what the figures recommend."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllm_supervisor.core.loaders import Measured, advice, sample
+from vllm_supervisor.daemon.loaders_svg import picture
+
+GIB = float(1 << 30)
+
+
+def test_the_sample_is_spread_over_the_checkpoint():
+    assert sample([10] * 12, 40) == [0, 3, 6, 9]
+    assert sample([10] * 3, 1000) == [0, 1, 2]
+    assert sample([50, 5, 50], 10) == [1]
+    assert sample([50, 50], 10) == []
+    assert sample([], 10) == []
+
+
+@given(st.lists(st.integers(1, 100), max_size=30), st.integers(0, 500))
+def test_the_sample_never_exceeds_its_limit(sizes, limit):
+    chosen = sample(sizes, limit)
+    assert len(set(chosen)) == len(chosen)
+    assert sum(sizes[number] for number in chosen) <= limit
+    assert bool(chosen) == any(size <= limit for size in sizes)
+
+
+def test_a_clearly_faster_way_is_recommended_with_its_setting_and_what_it_saves():
+    found = [Measured("default", GIB, 4 * GIB), Measured("prefetch", 2 * GIB, 3 * GIB)]
+    said = advice(3 * GIB, found, 100 << 30)
+    assert 'set in [engine.args] safetensors-load-strategy = "prefetch"' in said[0]
+    assert "would take 50 s instead of 100 s" in said[0]
+    assert "the disk itself gives 3.0 GiB/s" in said[1]
+    assert "from memory the default reads 4.0 GiB/s" in said[2]
+
+
+def test_a_little_faster_is_no_reason_to_change():
+    found = [Measured("default", GIB), Measured("eager", 1.2 * GIB)]
+    assert advice(1.1 * GIB, found, 1 << 30) == [
+        "the default is as good as any: 1.0 GiB/s from the disk; leave it",
+        "the disk itself gives no more: only a faster one would help",
+    ]
+
+
+def test_without_cold_figures_nothing_is_recommended():
+    assert advice(None, [Measured("default", None, GIB)], 1) == ["no cold figures, so nothing is recommended"]
+
+
+def test_the_picture_stands_alone_and_shows_what_was_measured():
+    found = [Measured("default", GIB, 2 * GIB), Measured("instanttensor", problem="not installed")]
+    drawn = ET.fromstring(picture("a <b> & c", 1.5 * GIB, found))
+    bars = {one.get("class"): float(one.get("width")) for one in drawn.iter() if one.get("class") in {"cold", "warm"}}
+    assert bars["warm"] == 2 * bars["cold"]
+    assert [one.get("class") for one in drawn.iter() if one.tag.endswith("line")] == ["disk"]
+    texts = [one.text for one in drawn.iter() if one.tag.endswith("text")]
+    assert "a <b> & c" in texts
+    assert "instanttensor" not in texts
