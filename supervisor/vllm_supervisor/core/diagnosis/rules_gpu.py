@@ -52,6 +52,39 @@ RULES: Final[tuple[Rule, ...]] = (
         "the GPU is held exclusively by another process",
         "Another process holds the GPU exclusively: end it, or set the compute mode back to Default.",
     ),
+    # Weights that vllm preload holds (the wordings of vLLM 0.32, model_loader/weight_cache and worker/utils.py)
+    rule(
+        "gpu-busy",
+        r"Free memory on device (?P<dev>cuda:\d+) \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than "
+        r"the engine's budget after excluding external process's weights \((?P<util>[\d.]+), (?P<want>[\d.]+) GiB\)",
+        "{gpu} has {free} GiB free beside the weights that vllm preload holds, {want} GiB are wanted",
+        "A process other than vllm preload holds memory on {gpu}: end it, wait until the memory is free, then start.",
+        derive=_held,
+    ),
+    rule(
+        "load-stalled",
+        r"Weight cache daemon did not become ready within (?P<wait>[\d.]+)s",
+        "vllm preload did not offer its weights within {wait} s",
+        "Start vllm preload, wait until it says READY, and give both the same socket directory; then start.",
+    ),
+    rule(
+        "bad-arguments",
+        r"WeightCacheKey mismatch on fields: \[(?P<fields>[\w', ]+)\]",
+        "vllm preload holds weights of other options ({fields})",
+        "Start vllm preload anew with the engine's model, parallel sizes and data types, and from the same vLLM.",
+    ),
+    rule(
+        "bad-arguments",
+        r"platform '?(?P<what>\w{1,40})'? does not support CUDA IPC weight sharing",
+        "--load-format ipc_cache does not work on {what}",
+        "Remove --load-format ipc_cache: only NVIDIA and AMD GPUs can share weights between processes.",
+    ),
+    rule(
+        "unsupported-quantization",
+        r"layer \S{1,200}: (?P<what>\w{1,80}) does not support loading from pre-processed weights",
+        "{what} cannot take weights that vllm preload holds",
+        "Remove --load-format ipc_cache: this checkpoint's quantisation has to be loaded from disk.",
+    ),
     # gpu-out-of-memory
     rule(
         "gpu-out-of-memory",
