@@ -90,19 +90,29 @@ class Strikes:
             assert not self.service.machine.run(text, check=False).stdout.strip(), f"{pid} of {pids} is left"
 
     def fatal(
-        self, fault: str, phases: tuple[str, ...], who: str, signal: str, reason: str, *, timeout: float, within: float
+        self,
+        fault: str,
+        phases: tuple[str, ...],
+        who: str,
+        signal: str,
+        *reasons: str,
+        timeout: float = 600.0,
+        within: float = 60.0,
     ) -> None:
-        """Strike in a phase; the start must end with `reason`, and systemd must start the next one."""
+        """Strike in a phase; the start must end with one of `reasons`, and systemd must start the next one.
+
+        Without reasons it has to end without a word.
+        """
         status = self.reach(*phases, timeout=timeout)
         before = self.restarts()
         at = self.signal(status, who, signal)
         sentence = self.ends(before, within)
         took = time.monotonic() - at
-        if reason:
-            assert reason in sentence, f"{sentence}\n{self.service.journal(60)}"
+        if reasons:
+            assert any(f"{reason}:" in sentence for reason in reasons), f"{sentence}\n{self.service.journal(60)}"
         self.gone(status)
         # Without a word of its own the journal's last end is that of the start before.
-        end = sentence.partition("(exit ")[2].rstrip(")") if reason else "swept by systemd, started again"
+        end = sentence.partition("(exit ")[2].rstrip(")") if reasons else "swept by systemd, started again"
         self.rows.append((fault, status["phase"], end, took))
 
     def output(self, status: dict[str, Any], text: str) -> None:
