@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from lab.sparse_checkpoint import write_checkpoint, write_shard
+from contract.small_checkpoint import SMALL, SMALL_CONFIG, run_plan, write_small
+from lab.sparse_checkpoint import write_shard
 from vllm_supervisor.adapters.checkpoint import INDEX, read_checkpoint
 from vllm_supervisor.adapters.model_path import locate
-from vllm_supervisor.commands import plan
 
-SMALL = [
-    ("model.embed_tokens.weight", "BF16", [64, 16]),
-    ("model.layers.0.mlp.up_proj.weight", "BF16", [32, 16]),
-    ("model.layers.1.mlp.up_proj.weight", "BF16", [32, 16]),
-    ("lm_head.weight", "BF16", [64, 16]),
-]
-SMALL_CONFIG = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "vocab_size": 64}
 FIRST = "model-00001-of-00002.safetensors"
 
 
 @pytest.fixture
 def model(tmp_path):
-    write_checkpoint(tmp_path / "m", shards=2, config=SMALL_CONFIG, all_tensors=SMALL)
-    return tmp_path / "m"
-
-
-def run_plan(capsys, *arguments):
-    parser = argparse.ArgumentParser()
-    plan.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["plan", *map(str, arguments)])
-    code = args.run(args)
-    out, err = capsys.readouterr()
-    return code, out, err
+    return write_small(tmp_path / "m")
 
 
 def test_a_whole_checkpoint(model):

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 
 import pytest
 
+from contract.small_checkpoint import run_plan, write_small
 from lab.sparse_checkpoint import CONFIG, write_checkpoint
-from vllm_supervisor.commands import plan
-
-SMALL = [
-    ("model.embed_tokens.weight", "BF16", [64, 16]),
-    ("model.layers.0.mlp.up_proj.weight", "BF16", [32, 16]),
-    ("lm_head.weight", "BF16", [64, 16]),
-]
-SMALL_CONFIG = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "vocab_size": 64}
 
 
 @pytest.fixture
 def model(tmp_path):
-    write_checkpoint(tmp_path / "m", shards=2, config=SMALL_CONFIG, all_tensors=SMALL)
-    return tmp_path / "m"
-
-
-def run_plan(capsys, *arguments):
-    parser = argparse.ArgumentParser()
-    plan.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["plan", *map(str, arguments)])
-    code = args.run(args)
-    out, err = capsys.readouterr()
-    return code, out, err
+    return write_small(tmp_path / "m")
 
 
 def test_table_of_a_plan(model, capsys):

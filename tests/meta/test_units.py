@@ -15,6 +15,7 @@ from vllm_supervisor.core.exits import NO_RESTART, RESTARTED
 ROOT = Path(__file__).resolve().parent.parent.parent
 UNITS = ROOT / "units"
 NAMES = ["kimi.service", "vllm@.service"]
+FETCH = "kimi-fetch.service"
 MOST_EXPOSED = 2.0
 
 
@@ -103,7 +104,18 @@ def test_directories_of_the_engine_are_inside_what_the_unit_makes(name: str) -> 
     assert {cache.name: cache.path for cache in kept if not cache.path.startswith(f"%C/{instance}/")} == {}
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_the_unit_that_fetches_is_wanted_and_never_required() -> None:
+    found = settings(FETCH)
+    assert found["WantedBy"] == ["kimi.service"]
+    assert found["Before"] == ["kimi.service"]
+    assert found["Type"] == ["oneshot"]
+    assert found["TimeoutStartSec"] == ["infinity"]
+    assert not {"Requires", "RequiredBy", "BindsTo", "Restart"} & set(found)
+    kimi = settings("kimi.service")
+    assert settings(FETCH)["RequiresMountsFor"][0] in kimi["RequiresMountsFor"][0]
+
+
+@pytest.mark.parametrize("name", [*NAMES, FETCH])
 def test_systemd_finds_nothing_to_complain_about(name: str, tmp_path: Path) -> None:
     # The one thing that only an installation has is the command itself.
     copy = tmp_path / name
@@ -112,7 +124,7 @@ def test_systemd_finds_nothing_to_complain_about(name: str, tmp_path: Path) -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, FETCH])
 def test_the_sandbox_stays_tight(name: str) -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=yes", "--no-pager", UNITS / name],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from vllm_supervisor.core.check.finding import grouped
 from vllm_supervisor.core.check.findings import findings
 from vllm_supervisor.core.check.observed import EngineView, GpuObservation, GpuSeen, Observed, ObservedHost
 
@@ -54,6 +55,17 @@ def test_what_only_root_sees_is_unknown_and_not_bad():
     assert {item.level for item in items} == {"warn"}
     assert len(items) == 6
     assert all("unknown" in item.seen and item.remedy == "run the check as root" for item in items)
+
+
+def test_a_reader_sees_one_line_of_what_is_unknown():
+    items = check({"acs": "on"}, env={})
+    seen, nccl, hidden = grouped(items)
+    assert (seen.check, nccl.check) == ("pcie-acs", "pcie-nccl"), "what is known stays as it is"
+    assert all(item.check in hidden.seen for item in items if item.unknown)
+    assert hidden.seen.startswith("5 things could not be looked at")
+    assert "as root" in hidden.remedy
+    lone = check({name: word for name, word in GOOD_PCIE.items() if name != "acs"})
+    assert grouped(lone) == lone, "one is said as it is"
 
 
 def test_the_list_is_for_several_cards_without_nvlink():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.causes import REASONS
-from vllm_supervisor.core.check.finding import Finding, Level
+from vllm_supervisor.core.check.finding import Finding, Level, grouped
 from vllm_supervisor.core.exits import ExitCode, exit_code
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--refresh-flags", action="store_true", help="ask the engine itself for its options; takes up to a minute"
     )
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="a line for each thing that could not be looked at, instead of one for all",
+    )
     parser.add_argument("--json", action="store_true", help="print an object for scripts")
     parser.set_defaults(run=run)
 
@@ -55,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(found, str):
         sys.stderr.write(f"vllm-supervisor check: {found}\n")
         return ExitCode.USAGE
-    _print(found, as_json=args.json)
+    _print(found, as_json=args.json, verbose=args.verbose)
     refusal = next((finding for finding in found if finding.level is Level.REFUSE), None)
     return exit_code(REASONS[refusal.reason]) if refusal else ExitCode.OK
 
@@ -104,14 +109,15 @@ def _exists(user: str) -> bool:
     return True
 
 
-def _print(found: tuple[Finding, ...], *, as_json: bool) -> None:
+def _print(found: tuple[Finding, ...], *, as_json: bool, verbose: bool) -> None:
     refused = sum(finding.level is Level.REFUSE for finding in found)
     if as_json:
         document = {"ok": not refused, "findings": [dataclasses.asdict(finding) for finding in found]}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
-    for finding in found:
+    shown = found if verbose else grouped(found)
+    for finding in shown:
         text = f"{finding.level:<6}  {finding.check}: {finding.seen}\n        {finding.remedy}\n"
         sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
-    warned = len(found) - refused
+    warned = len(shown) - refused
     sys.stdout.write(f"{refused} refused, {warned} warned\n" if found else "nothing speaks against a start\n")

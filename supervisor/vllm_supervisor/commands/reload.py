@@ -9,6 +9,8 @@ import time
 from vllm_supervisor.adapters.control import ControlError, NotRunningError, request
 from vllm_supervisor.core.exits import ExitCode
 
+from .places import add_places, find
+
 HELP = "re-execute the supervisor (new code, new settings of its own) while the engine keeps serving"
 TRIAL_S = 95.0
 BACK_S = 60.0
@@ -18,22 +20,19 @@ POLL_S = 0.1
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the verb."""
     parser = subparsers.add_parser("reload", help=HELP, description=HELP.capitalize() + ".")
-    parser.add_argument("instance", nargs="?", default="kimi", metavar="INSTANCE", help="default: kimi")
+    add_places(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Returns when the new image answers; 75 with the reason when the reload was refused."""
-    from vllm_supervisor.daemon.locate import UnknownInstanceError, locate
-
-    try:
-        socket_path = locate(args.instance).socket_path
-    except UnknownInstanceError as error:
-        print(error, file=sys.stderr)
+    place = find(args)
+    if place is None:
         return ExitCode.USAGE
+    name, socket_path = place.name, place.socket_path
     try:
         reply = request(socket_path, "/reload", method="POST", timeout_s=TRIAL_S)
     except NotRunningError:
-        print(f"{args.instance} is not running; start it with `systemctl start {args.instance}`", file=sys.stderr)
+        print(f"{name} is not running; start it with `systemctl start {name}`", file=sys.stderr)
         return ExitCode.USAGE
     except ControlError as error:
         print(error, file=sys.stderr)
@@ -49,12 +48,10 @@ def run(args: argparse.Namespace) -> int:
         except (NotRunningError, ControlError):
             status = {}
         if status.get("reloads", 0) > answer["reloads"]:
-            print(f"{args.instance} is supervised by version {status['version']} now; the engine went on")
+            print(f"{name} is supervised by version {status['version']} now; the engine went on")
             if answer.get("warning"):
                 print(answer["warning"], file=sys.stderr)
             return ExitCode.OK
         time.sleep(POLL_S)
-    print(
-        f"{args.instance} did not come back within {BACK_S:.0f} s; see `journalctl -u {args.instance}`", file=sys.stderr
-    )
+    print(f"{name} did not come back within {BACK_S:.0f} s; see `journalctl -u {name}`", file=sys.stderr)
     return ExitCode.BUG

@@ -7,7 +7,7 @@ unknown, mostly because only root may look.
 
 from __future__ import annotations
 
-from .finding import Finding, warn
+from .finding import Finding, unknown, warn
 from .observed import EngineView, GpuObservation, ObservedHost
 from .settings import Options
 
@@ -83,9 +83,5 @@ def _nccl(view: EngineView) -> list[Finding]:
 
 def _finding(name: str, facts: dict[str, str], seen: str, remedy: str) -> Finding:
     if name not in facts:
-        return warn(
-            f"pcie-{name}",
-            f"{name} is unknown (only root may look, or the driver is not loaded)",
-            "run the check as root",
-        )
+        return unknown(f"pcie-{name}", name)
     return warn(f"pcie-{name}", seen, remedy)
