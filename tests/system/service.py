@@ -44,18 +44,44 @@ def toml(tables: dict[str, Any]) -> str:
 
 @dataclass
 class Service:
-    """kimi.service on a machine."""
+    """kimi.service on a machine, or vllm@NAME.service on ports of its own."""
 
     machine: Machine
+    name: str = "kimi"
+    engine_port: int = ENGINE_PORT
+    metrics_port: int = METRICS_PORT
+
+    @property
+    def unit(self) -> str:
+        """The unit's name without its ending."""
+        return self.name if self.name == "kimi" else f"vllm@{self.name}"
+
+    @property
+    def state(self) -> str:
+        """Where it keeps its history and incidents."""
+        return f"/var/lib/vllm-supervisor/{self.name}"
+
+    @property
+    def config(self) -> str:
+        """Its configuration file."""
+        return f"/etc/vllm-supervisor/{self.name}.toml"
 
     def configure(self, engine: dict[str, Any], **tables: dict[str, Any]) -> None:
         """Write kimi.toml: the given engine and tables over defaults that suit a test."""
-        base = {"served_model_name": "kimi", "port": ENGINE_PORT, "device": "cpu", "overlay": "off"}
-        text = toml({"engine": {**base, **engine}, **tables})
-        self.machine.put(text, "/etc/vllm-supervisor/kimi.toml")
+        base = {"served_model_name": "kimi", "port": self.engine_port, "device": "cpu", "overlay": "off"}
+        tables.setdefault("metrics", {"listen": f"127.0.0.1:{self.metrics_port}"})
+        self.machine.put(toml({"engine": {**base, **engine}, **tables}), self.config)
 
     def real(
-        self, vllm: Path, model: Path, *, tensor_parallel: int = 2, args: dict[str, Any] | None = None, **tables: Any
+        self,
+        vllm: Path,
+        model: Path,
+        *,
+        tensor_parallel: int = 2,
+        args: dict[str, Any] | None = None,
+        env: dict[str, str] | None = None,
+        device: str = "cpu",
+        **tables: Any,
     ) -> None:
         """A real vLLM on the CPU."""
         arguments = {
@@ -65,8 +91,9 @@ class Service:
             "tensor-parallel-size": tensor_parallel,
             **(args or {}),
         }
-        env = dict(REAL_ENV) if tensor_parallel == 2 else {k: v for k, v in REAL_ENV.items() if "OMP" not in k}
-        self.configure({"command": [str(vllm), "serve"], "model": str(model), "args": arguments, "env": env}, **tables)
+        given = dict(REAL_ENV) if tensor_parallel == 2 else {k: v for k, v in REAL_ENV.items() if "OMP" not in k}
+        engine = {"command": [str(vllm), "serve"], "model": str(model), "args": arguments, "device": device}
+        self.configure({**engine, "env": {**given, **(env or {})}}, **tables)
 
     def fake(self, knobs: dict[str, Any], args: dict[str, Any] | None = None, **tables: Any) -> None:
         """The fake engine, described by its knobs."""
@@ -85,22 +112,22 @@ class Service:
 
     def override(self, text: str) -> None:
         """A drop-in for kimi.service."""
-        self.machine.put(text, "/run/systemd/system/kimi.service.d/test.conf")
+        self.machine.put(text, f"/run/systemd/system/{self.unit}.service.d/test.conf")
         self.machine.run("systemctl daemon-reload")
 
     def show(self, *names: str) -> dict[str, str]:
         """Properties of the unit."""
-        done = self.machine.run(["systemctl", "show", "kimi", *(f"-p{name}" for name in names)])
+        done = self.machine.run(["systemctl", "show", self.unit, *(f"-p{name}" for name in names)])
         return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
     def start(self, timeout: float = 300.0, *, block: bool = True) -> subprocess.CompletedProcess[str]:
         """`systemctl start kimi`."""
         more = [] if block else ["--no-block"]
-        return self.machine.run(["systemctl", "start", *more, "kimi"], check=False, timeout=timeout)
+        return self.machine.run(["systemctl", "start", *more, self.unit], check=False, timeout=timeout)
 
     def stop(self, timeout: float = 120.0) -> None:
         """`systemctl stop kimi`."""
-        self.machine.run(["systemctl", "stop", "kimi"], timeout=timeout)
+        self.machine.run(["systemctl", "stop", self.unit], timeout=timeout)
 
     def wait(self, what: str, probe: Callable[[], Any], timeout: float) -> Any:
         """What `probe` gives, once it gives something; fails with the journal's end after `timeout` seconds."""
@@ -131,8 +158,9 @@ class Service:
 
         return dict(self.wait(f"state {states}", probe, timeout))
 
-    def get(self, path: str, port: int = METRICS_PORT) -> tuple[int, str]:
-        """One GET inside the machine: status and body; status 0 when nobody answers."""
+    def get(self, path: str, port: int = 0) -> tuple[int, str]:
+        """One GET inside the machine, of the supervisor's page or another port's: status (0: nobody answers), body."""
+        port = port or self.metrics_port
         done = self.machine.run(
             ["curl", "-s", "-m", "20", "-w", "\n%{http_code}", f"http://127.0.0.1:{port}{path}"], check=False
         )
@@ -147,7 +175,7 @@ class Service:
             "max_tokens": tokens,
             "temperature": 0,
         }
-        url = f"http://127.0.0.1:{ENGINE_PORT}/v1/chat/completions"
+        url = f"http://127.0.0.1:{self.engine_port}/v1/chat/completions"
         command = ["curl", "-s", "-m", str(timeout), "-w", "\n%{http_code}", "-H", "Content-Type: application/json"]
         done = self.machine.run([*command, "-d", json.dumps(body), url], check=False, timeout=timeout + 10)
         answer, _, status = done.stdout.rpartition("\n")
@@ -163,7 +191,9 @@ class Service:
 
     def journal(self, lines: int = 40) -> str:
         """The end of the unit's journal."""
-        done = self.machine.run(["journalctl", "-u", "kimi", "-o", "cat", "--no-pager", "-n", str(lines)], check=False)
+        done = self.machine.run(
+            ["journalctl", "-u", self.unit, "-o", "cat", "--no-pager", "-n", str(lines)], check=False
+        )
         return done.stdout
 
     def reset(self) -> None:

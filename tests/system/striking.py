@@ -7,15 +7,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from system.service import METRICS_PORT, Service
+from system.service import Service
 
 STATE = "/var/lib/vllm-supervisor/kimi"
-WAITER = f"""
+WAITER = """
 import json, sys, time, urllib.request
 wanted, until = sys.argv[1].split(","), time.monotonic() + float(sys.argv[2])
 while time.monotonic() < until:
     try:
-        status = json.load(urllib.request.urlopen("http://127.0.0.1:{METRICS_PORT}/status", timeout=2))
+        status = json.load(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[3]}/status", timeout=2))
     except OSError:
         status = dict()
     if status.get("phase") in wanted:
@@ -44,7 +44,7 @@ class Strikes:
 
     def reach(self, *phases: str, timeout: float) -> dict[str, Any]:
         """The status at the first sight of one of the phases; looks a hundred times a second, inside the machine."""
-        command = ["/usr/bin/python3", "-c", WAITER, ",".join(phases), str(timeout)]
+        command = ["/usr/bin/python3", "-c", WAITER, ",".join(phases), str(timeout), str(self.service.metrics_port)]
         done = self.service.machine.run(command, check=False, timeout=timeout + 30)
         assert done.returncode == 0, f"{done.stderr}\n{self.service.journal(80)}"
         return dict(json.loads(done.stdout))
@@ -77,16 +77,14 @@ class Strikes:
 
     def last_end(self) -> str:
         """The last `… (exit N)` in the journal."""
-        text = "journalctl -u kimi -o cat --no-pager | grep -a '^vllm-supervisor: .*(exit ' | tail -n 1"
+        text = f"journalctl -u {self.service.unit} -o cat --no-pager | grep -a '^vllm-supervisor: .*(exit ' | tail -n 1"
         return self.service.machine.run(text).stdout.strip()
 
     def gone(self, status: dict[str, Any]) -> None:
         """Nothing of the engine that the status shows lives any more."""
         pids = [*status["engine"]["processes"], str(status["engine"]["pid"])]
         for pid in pids:
-            text = (
-                f"grep -qa kimi.service /proc/{pid}/cgroup && grep -qaE 'vllm|VLLM' /proc/{pid}/cmdline && echo {pid}"
-            )
+            text = f"grep -qa {self.service.unit}.service /proc/{pid}/cgroup && grep -qaE 'vllm|VLLM' /proc/{pid}/cmdline && echo {pid}"
             assert not self.service.machine.run(text, check=False).stdout.strip(), f"{pid} of {pids} is left"
 
     def fatal(
@@ -118,4 +116,4 @@ class Strikes:
     def output(self, status: dict[str, Any], text: str) -> None:
         """Run a shell command whose output becomes output of the engine."""
         pid = self.pids(status, "api-server")[0]
-        self.service.machine.run(f"{{ {text}; }} > /proc/{pid}/fd/1", timeout=120)
+        self.service.machine.run(f"{{ {text}; }} > /proc/{pid}/fd/1", timeout=400)

@@ -1,0 +1,198 @@
+"""Every fault and every phase on real engines with two workers, under real systemd, with the fewest starts.
+
+Two units of the same user, model and flags share the machine, so that each is the stranger whom the other's stops and
+clean-ups must leave alone. kimi serves: first saturated for three minutes, and struck by what a ready engine must bear.
+Meanwhile vllm@struck starts again and again; each of its starts carries a fault into a later phase, and keeps the host
+busy. Its GPUs are those of a fake NVML, its clock and its counter of killed processes can be moved. Not to be had on
+the CPU: the phase `capturing-graphs`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from process.matrix.table import FAULTS, PHASES
+from system.blows import BLOWS, READY
+from system.lane import LONG_ENV, WITHIN_S, Lane
+from system.service import Service
+from system.striking import Strikes
+from system.test_liveness_real import LOAD, LONG, ask, prefills_longer_than
+
+pytestmark = [pytest.mark.timeout(1800)]
+SECONDS = float(os.environ.get("TOUR_SATURATE_SECONDS", "180"))
+HANG_AFTER_S = 20.0
+NOT_ON_THE_CPU = {"capturing-graphs"}
+RESULTS = Path(__file__).parents[2] / "build" / "faults-real.json"
+
+
+def test_the_tour_has_every_fault() -> None:
+    struck = [blow.fault for blow in BLOWS]
+    assert sorted([*struck, *READY]) == sorted(FAULTS)
+
+
+def test_every_fault_and_every_phase(service: Service, engine: Path, tiny_model: Path) -> None:
+    machine = service.machine
+    state = service.state
+    machine.run(
+        f"mkdir -p {state} && mount -t tmpfs -o size=64m,uid=$(id -u vllm),gid=$(id -g vllm),mode=750 tmpfs {state}"
+    )
+    machine.put(LOAD, "/srv/load.py")
+    args = {**LONG, "enforce-eager": True}
+    lane = Lane(Service(machine, "struck", 8001, 9478), engine, tiny_model, args)
+    service.real(
+        engine,
+        tiny_model,
+        args=args,
+        env=LONG_ENV,
+        liveness={"hang_after_s": HANG_AFTER_S, "canary_every_s": 3.0},
+        retry={"first_wait_s": 1.0, "max_wait_s": 1.0},
+        stop={"drain_s": 20.0, "kill_after_s": 8.0},
+        smoke={"on_start": "off"},
+    )
+    kimi = Strikes(service)
+    striking = threading.Thread(target=lane.run, args=(BLOWS,), daemon=True)
+    try:
+        done = service.start(timeout=900)
+        assert done.returncode == 0, done.stderr + service.journal()
+        striking.start()
+        _saturated(service, kimi)
+        _modes(service, kimi)
+        _deaths(service, kimi)
+        striking.join(900)
+        assert not striking.is_alive(), "the struck lane does not end"
+        _in_the_drain(service, kimi)
+    finally:
+        _write([*lane.strikes.rows, *kimi.rows])
+        machine.run("systemctl stop kimi vllm@struck", check=False, timeout=WITHIN_S)
+        machine.run(f"umount -l {state} {lane.cache}; rm -rf /run/systemd/system/vllm@struck.service.d", check=False)
+    assert not lane.problems, "\n\n".join(lane.problems)
+    rows = [*lane.strikes.rows, *kimi.rows]
+    assert {row[0] for row in rows} == set(FAULTS)
+    assert {row[1] for row in rows} >= set(PHASES) - NOT_ON_THE_CPU
+    left = machine.run("ps -u vllm -o pid=,args=; ls /dev/shm", check=False).stdout.strip()
+    assert left == ""
+
+
+def _write(rows: list[tuple[str, str, str, float]]) -> None:
+    RESULTS.parent.mkdir(exist_ok=True)
+    shown = [{"fault": a, "phase": b, "end": c, "seconds": round(d, 1)} for a, b, c, d in rows]
+    RESULTS.write_text(json.dumps(shown, indent=1) + "\n")
+
+
+def _saturated(service: Service, kimi: Strikes) -> None:
+    """Full for three minutes, and struck by what a ready engine must bear: never called hung, never restarted."""
+    machine, before, main = service.machine, kimi.status(), service.show("MainPID")["MainPID"]
+    reports: list[str] = []
+
+    def load() -> None:
+        command = ["/usr/bin/python3", "/srv/load.py", str(SECONDS), "saturate"]
+        reports.append(machine.run(command, timeout=SECONDS + 240).stdout)
+
+    loading = threading.Thread(target=load, daemon=True)
+    loading.start()
+    stop, go = (f"systemctl kill -s {name} systemd-journald" for name in ("STOP", "CONT"))
+    pause = f"systemctl kill -s STOP kimi --kill-whom=main; sleep {15}; systemctl kill -s CONT kimi --kill-whom=main"
+    faults = {
+        "journal-blocked": lambda: machine.run(f"{stop}; sleep 5; {go}", timeout=WITHIN_S),
+        "giant-line": lambda: kimi.output(before, "head -c 100000000 /dev/zero | tr '\\0' x; echo"),
+        "flood": lambda: kimi.output(before, "yes 'flood flood flood flood flood flood flood' | head -n 1000000"),
+        "supervisor-stopped": lambda: machine.run(pause, timeout=WITHIN_S),
+        "state-disk-full": lambda: machine.run(
+            f"cat /dev/zero > {service.state}/filler; systemctl reload kimi; rm {service.state}/filler",
+            timeout=WITHIN_S,
+        ),
+        "port-stolen": lambda: machine.run("! timeout 10 /usr/bin/python3 -m http.server 8000 --bind 127.0.0.1"),
+    }
+    for name, strike in faults.items():
+        at = time.monotonic()
+        strike()
+        service.wait(f"{name} is over", lambda: kimi.status().get("ready"), WITHIN_S)
+        kimi.rows.append((name, "ready", "goes on", time.monotonic() - at))
+    loading.join(SECONDS + 240)
+    report = json.loads(reports[0])
+    # It means something only when the engine was full, and a prefill longer than the patience with a quiet engine.
+    assert prefills_longer_than(service, 10.0) > 0, report
+    assert report["counts"].get("queue answered", 0) > 0, report
+    assert "engine-hung" not in service.journal(100_000), report
+    after = kimi.status()
+    assert after["engine"]["pid"] == before["engine"]["pid"]
+    assert (service.show("NRestarts")["NRestarts"], service.show("MainPID")["MainPID"]) == ("0", main)
+    assert after["liveness"]["hung"] is False
+    assert service.get("/readyz")[0] == 200
+
+
+def _reload(service: Service, old: str, new: str, *, refused: str = "") -> None:
+    """Change the configuration and re-execute the supervisor; a refusal leaves both as they were."""
+    machine, path = service.machine, service.config
+    text = (machine.root / path.lstrip("/")).read_text()
+    machine.put(text.replace(old, new), path)
+    done = machine.run(["systemctl", "reload", "kimi"], check=False, timeout=WITHIN_S)
+    if refused:
+        machine.put(text, path)
+        assert done.returncode != 0
+        assert refused in service.journal(60)
+    else:
+        assert done.returncode == 0, done.stderr + service.journal()
+
+
+def _modes(service: Service, kimi: Strikes) -> None:
+    """What is said and done about a worker that stands still, by liveness.mode; each mode comes by a reload."""
+    before, main = kimi.status(), service.show("MainPID")["MainPID"]
+    answers: list[str] = []
+    asking = ask(service, 3000, answers)
+    _reload(service, "[liveness]\n", '[liveness]\n"mode" = "report"\n')
+    asking.join(300)
+    assert json.loads(answers[0])["usage"]["completion_tokens"] == 3000
+    _reload(service, "[liveness]\n", "[livenes]\n", refused="livenes: unknown key; did you mean liveness?")
+    assert (service.show("MainPID")["MainPID"], kimi.status()["engine"]["pid"]) == (main, before["engine"]["pid"])
+
+    status = kimi.status()
+    at = kimi.signal(status, "worker", "STOP")
+    service.wait("it is called hung", lambda: kimi.status()["liveness"]["hung"], 120)
+    assert "engine-hung" in service.journal(60)
+    kimi.signal(status, "worker", "CONT")
+    service.wait("it answers again", lambda: not kimi.status()["liveness"]["hung"], 120)
+    kimi.rows.append(("worker-stopped", "ready", "reported, goes on", time.monotonic() - at))
+
+    _reload(service, '"mode" = "report"', '"mode" = "off"')
+    kimi.signal(status, "worker", "STOP")
+    until = time.monotonic() + HANG_AFTER_S + 10.0
+    service.wait("a hang's time passes", lambda: time.monotonic() > until, HANG_AFTER_S + 30.0)
+    assert kimi.status()["liveness"]["hung"] is False
+    kimi.signal(status, "worker", "CONT")
+    _reload(service, '"mode" = "off"', '"mode" = "restart"')
+    assert kimi.status()["engine"]["pid"] == before["engine"]["pid"]
+    assert kimi.restarts() == 0
+
+
+def _deaths(service: Service, kimi: Strikes) -> None:
+    """A hang of an idle engine is named and ends it; a death of the next one, too."""
+    status, before = kimi.status(), kimi.restarts()
+    at = kimi.signal(status, "engine-core", "STOP")
+    sentence = kimi.ends(before, 180)
+    assert "engine-hung" in sentence, sentence
+    assert "(exit 75)" in sentence
+    kimi.rows.append(("engine-core-stopped", "ready", "75", time.monotonic() - at))
+    kimi.gone(status)
+    assert service.machine.run(f"ls -d {service.state}/incidents/*engine-hung").stdout.strip()
+    kimi.fatal("api-server-killed", ("verifying",), "api-server", "KILL", "engine-died", timeout=900, within=120)
+
+
+def _in_the_drain(service: Service, kimi: Strikes) -> None:
+    """A worker stands still under a request that a stop waits for: the stop ends in its time all the same."""
+    service.wait_state("active", timeout=900)
+    status = kimi.status()
+    ask(service, 60_000, [])
+    service.machine.run(["systemctl", "stop", "--no-block", "kimi"])
+    kimi.reach("draining", timeout=60)
+    at = kimi.signal(status, "all-workers", "STOP")
+    ended = service.wait_state("inactive", "failed", timeout=WITHIN_S)
+    assert (ended["ActiveState"], ended["Result"]) == ("inactive", "success"), service.journal()
+    kimi.gone(status)
+    kimi.rows.append(("all-workers-stopped", "draining", "0", time.monotonic() - at))
