@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,14 @@ def test_options_against_the_checkpoint(args, check_name, reason):
 
 
 def test_a_longer_context_can_be_forced():
-    assert not by(check({"max-model-len": 524288}, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}), "context")
+    forced = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
+    assert not by(check({"max-model-len": 524288}, env=forced), "context")
+    # The cache bounds it then, not the model's own context.
+    assert by(check({"max-model-len": 524288}, env=forced), "memory")
+    small = replace(MODEL, shape=replace(MODEL.shape, context=2048))
+    assert not by(check({"max-model-len": 65536}, env=forced, model=small), "memory")
+    (item,) = by(check({"max-model-len": 524288}, env=forced, model=small), "memory")
+    assert item.reason == "kv-cache-too-small"
 
 
 def test_an_overlay_that_is_off_though_it_is_needed():

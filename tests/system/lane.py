@@ -22,11 +22,11 @@ class Lane:
 
     cache, shift, events = "/srv/struck/cache", "/srv/struck/shift", "/srv/struck/memory.events"
 
-    def __init__(self, service: Service, vllm: Path, model: Path, args: dict[str, object]) -> None:
+    def __init__(self, service: Service, vllm: Path, model: Path) -> None:
         self.service, self.machine = service, service.machine
         self.strikes = Strikes(service)
         self.problems: list[str] = []
-        self._vllm, self._model, self._args = vllm, model, args
+        self._vllm, self._model = vllm, model
         self._orphan = ""
         self.machine.run("mkdir -p /srv/struck")
         for source in FAKE_NVML.glob("*.py"):
@@ -48,9 +48,9 @@ class Lane:
         self.service.real(
             self._vllm,
             self._model,
-            args={**self._args, "enforce-eager": eager},
+            args={"enforce-eager": eager},
             device="cuda",
-            env={**LONG_ENV, "PYTHONPATH": "", "LD_PRELOAD": ""},
+            env={"PYTHONPATH": "", "LD_PRELOAD": ""},
             retry={"first_wait_s": 3.0, "max_wait_s": 3.0, "max_attempts": 50},
             stop={"drain_s": 20.0, "kill_after_s": 8.0},
             smoke={"on_start": "off"},
@@ -64,7 +64,7 @@ class Lane:
         lines = [
             "Environment=PYTHONPATH=/srv/struck/nvml VSUP_FAKE_NVML=/srv/struck/gpus.json",
             f"Environment=LD_PRELOAD=/srv/struck/clock.so CLOCK_SHIFT_FILE={self.shift}",
-            f"TemporaryFileSystem=/sys/fs/cgroup\nBindReadOnlyPaths={self.events}:{counter}",
+            f"ProtectControlGroups=no\nTemporaryFileSystem=/sys/fs/cgroup\nBindReadOnlyPaths={self.events}:{counter}",
         ]
         self.service.override("[Service]\n" + "\n".join([*lines, more]) + "\n")
 

@@ -1,6 +1,6 @@
 """Every fault and every phase on real engines with two workers, under real systemd, with the fewest starts.
 
-Two units of the same user, model and flags share the machine, so that each is the stranger whom the other's stops and
+Two units of the same user and model share the machine, so that each is the stranger whom the other's stops and
 clean-ups must leave alone. kimi serves: first saturated for three minutes, and struck by what a ready engine must bear.
 Meanwhile vllm@struck starts again and again; each of its starts carries a fault into a later phase, and keeps the host
 busy. Its GPUs are those of a fake NVML, its clock and its counter of killed processes can be moved. Not to be had on
@@ -44,7 +44,7 @@ def test_every_fault_and_every_phase(service: Service, engine: Path, tiny_model:
     )
     machine.put(LOAD, "/srv/load.py")
     args = {**LONG, "enforce-eager": True}
-    lane = Lane(Service(machine, "struck", 8001, 9478), engine, tiny_model, args)
+    lane = Lane(Service(machine, "struck", 8001, 9478), engine, tiny_model)
     service.real(
         engine,
         tiny_model,
@@ -58,9 +58,9 @@ def test_every_fault_and_every_phase(service: Service, engine: Path, tiny_model:
     kimi = Strikes(service)
     striking = threading.Thread(target=lane.run, args=(BLOWS,), daemon=True)
     try:
+        striking.start()
         done = service.start(timeout=900)
         assert done.returncode == 0, done.stderr + service.journal()
-        striking.start()
         _saturated(service, kimi)
         _modes(service, kimi)
         _deaths(service, kimi)

@@ -75,7 +75,9 @@ def _context(entry: PlanEntry, options: Options, shape: Shape, parallel: Paralle
     if given in {"auto", "-1"}:
         return []
     wanted = options.number("max-model-len") or shape.context
-    if wanted <= entry.max_model_len:
+    # An entry's longest request ends at the model's own context; a longer one that is forced is bounded by the cache.
+    capped = entry.max_model_len >= shape.context
+    if wanted <= (max(entry.max_model_len, entry.max_tokens) if capped else entry.max_model_len):
         return []
     length = advice.suggested_length(shape.context, entry.max_model_len)
     seen = (
