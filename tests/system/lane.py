@@ -26,6 +26,7 @@ class Lane:
         self.service, self.machine = service, service.machine
         self.strikes = Strikes(service)
         self.problems: list[str] = []
+        self.halted = False
         self._vllm, self._model = vllm, model
         self._orphan = ""
         self.machine.run("mkdir -p /srv/struck")
@@ -139,9 +140,13 @@ class Lane:
         self._prepare(blows)
         for number, blow in enumerate(blows):
             rest = blows[number + 1 :]
+            if self.halted:
+                return
             try:
                 self._one(blow, rest)
             except (AssertionError, OSError, KeyError, IndexError) as error:
+                if self.halted:
+                    return
                 self.problems.append(f"{blow.fault}: {str(error)[:3000]}")
                 self.machine.run(["systemctl", "stop", self.service.unit], check=False, timeout=WITHIN_S)
                 self._prepare(rest)

@@ -24,7 +24,7 @@ from system.service import Service
 from system.striking import Strikes
 from system.test_liveness_real import LOAD, LONG, ask, prefills_longer_than
 
-pytestmark = [pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 SECONDS = float(os.environ.get("TOUR_SATURATE_SECONDS", "180"))
 HANG_AFTER_S = 20.0
 NOT_ON_THE_CPU = {"capturing-graphs"}
@@ -68,8 +68,10 @@ def test_every_fault_and_every_phase(service: Service, engine: Path, tiny_model:
         assert not striking.is_alive(), "the struck lane does not end"
         _in_the_drain(service, kimi)
     finally:
+        lane.halted = True
         _write([*lane.strikes.rows, *kimi.rows])
         machine.run("systemctl stop kimi vllm@struck", check=False, timeout=WITHIN_S)
+        striking.join(WITHIN_S)
         machine.run(f"umount -l {state} {lane.cache}; rm -rf /run/systemd/system/vllm@struck.service.d", check=False)
     assert not lane.problems, "\n\n".join(lane.problems)
     rows = [*lane.strikes.rows, *kimi.rows]
@@ -152,7 +154,8 @@ def _modes(service: Service, kimi: Strikes) -> None:
     _reload(service, "[liveness]\n", "[livenes]\n", refused="livenes: unknown key; did you mean liveness?")
     assert (service.show("MainPID")["MainPID"], kimi.status()["engine"]["pid"]) == (main, before["engine"]["pid"])
 
-    status = kimi.status()
+    # The image of a moment ago has not looked at the engine's processes yet.
+    status = before
     at = kimi.signal(status, "worker", "STOP")
     service.wait("it is called hung", lambda: kimi.status()["liveness"]["hung"], 120)
     assert "engine-hung" in service.journal(60)
@@ -173,6 +176,7 @@ def _modes(service: Service, kimi: Strikes) -> None:
 
 def _deaths(service: Service, kimi: Strikes) -> None:
     """A hang of an idle engine is named and ends it; a death of the next one, too."""
+    service.wait("the processes are seen", lambda: len(kimi.status()["engine"]["processes"]) >= 4, 60)
     status, before = kimi.status(), kimi.restarts()
     at = kimi.signal(status, "engine-core", "STOP")
     sentence = kimi.ends(before, 180)
