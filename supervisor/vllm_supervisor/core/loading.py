@@ -9,7 +9,7 @@ from .causes import Cause
 from .effects import Effect, KillEngine, Log
 from .events import Activity, Launched, Output, ProcessDied, Role
 from .facts import CauseFound, Figure, PhaseSeen, Progress, StartupComplete
-from .phases import DEFAULT_BUDGETS, LOADING, SERVING, Phase
+from .phases import DEFAULT_BUDGETS, LOADING, ORDER, SERVING, Phase
 from .state import State
 from .words import duration
 
@@ -70,6 +70,10 @@ def _phase_seen(state: State, phase: Phase, now: float) -> State:
 
 
 def _progressed(state: State, fact: Progress, now: float) -> State:
+    """A bar moved. It is printed on stderr, so it may be read after a record on stdout that ended its phase."""
+    if state.phase in LOADING and ORDER.index(fact.phase) < ORDER.index(state.phase):
+        state = state.saw(now, f"a bar of {fact.phase} moved")
+        return replace(state, shards=fact) if fact.phase is Phase.LOADING_WEIGHTS else state
     state = _phase_seen(state, fact.phase, now)
     if fact.phase is Phase.LOADING_WEIGHTS:
         state = replace(state, shards=fact)
