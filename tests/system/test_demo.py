@@ -51,7 +51,8 @@ class Demo:
     def __init__(self, home: Path, **env: str) -> None:
         self.home, self.out, self.err = home, home / "out", home / "err"
         # The checkout may lie under /root: reading everything is allowed to this user, writing is not.
-        command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
+        # A shell starts what runs in its background with Ctrl-C ignored, and children inherit that.
+        command = ["env", "--default-signal=INT", "setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
         command += ["--inh-caps=-all,+dac_read_search", "--ambient-caps=+dac_read_search"]
         command += [sys.executable, str(ROOT / "tests" / "lab" / "demo.py")]
         kept = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home / "tmp"), "LANG": "C.UTF-8"}
