@@ -101,7 +101,7 @@ def hang_rows() -> list[Row]:
         os.kill(worker, signal.SIGSTOP)
         # What a loop on /health sees, once a second, until we have named it.
         codes: set[int] = set()
-        while not (named := _said(daemon.notify, "nothing has moved")):
+        while not (named := _said(daemon.notify, "engine-hung")):
             codes.add(http_get(daemon.engine_port, "/health", timeout=30).status)
             assert time.monotonic() - at < 150, "the hang was not named"
             time.sleep(1.0)
