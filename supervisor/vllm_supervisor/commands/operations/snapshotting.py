@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.manifest import manifest
-from vllm_supervisor.core.words import duration, size
+from vllm_supervisor.core.words import duration
 
 from .doing import Doing
 from .inventory import parts_now, sync_all
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from .runner import Doer, Say
     from .served import Served
 
-IDLE_BYTES = 1 << 30
-"""The driver's own part of a large card is up to 0.65 GB with no process at all."""
 FREE_WITHIN_S = 60.0
 SHOWN_LINES = 20
 LIVING = "SNAPSHOT_MANIFEST"
@@ -49,7 +47,7 @@ class Snapshotting:
     def gpus(self, _: str, say: Say) -> str:
         """Nothing of the service runs, and nobody holds memory of its GPUs."""
         from vllm_supervisor.adapters.nvml_once import read_once
-        from vllm_supervisor.core.check.gpus import visible
+        from vllm_supervisor.core.check.gpus import not_free
         from vllm_supervisor.daemon.neighbours import view_of
 
         view = view_of(self.it.instance())
@@ -58,14 +56,14 @@ class Snapshotting:
         until = time.monotonic() + FREE_WITHIN_S
         while True:
             seen = read_once()
-            held = [gpu for gpu in (visible(view, seen) if seen else ()) if gpu.used_bytes > IDLE_BYTES]
+            if seen is None:
+                return "no driver answers, so the GPUs are not checked"
+            held = not_free(view, seen)
             if not held:
-                return "every GPU is free" if seen else "no driver answers, so the GPUs are not checked"
-            first = held[0]
-            holders = ", ".join(f"pid {pid}" for pid, _size in first.processes) or "no process shows"
-            say(f"GPU {first.index} still holds {size(first.used_bytes)} ({holders})")
+                return "every GPU is free"
+            say(held)
             if time.monotonic() > until:
-                raise StepError(f"GPU {first.index} still holds {size(first.used_bytes)} ({holders})")
+                raise StepError(held)
             time.sleep(1.0)
 
     def sync(self, _: str, __: Say) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from vllm_supervisor.core.neighbours import named
 from vllm_supervisor.core.plan import engine as engine_facts
 from vllm_supervisor.core.plan.sizes import MIB
+from vllm_supervisor.core.words import size
 
 from .finding import Finding, refuse, warn
 from .observed import EngineView, GpuObservation, GpuSeen, Holder
 from .settings import Options
 from .weights import held_elsewhere
 
-_IDLE_BYTES = 1024 * MIB
+IDLE_BYTES = 1024 * MIB
 """The driver's own part of a large card is up to 0.65 GB with no process at all."""
 
 
@@ -22,6 +23,24 @@ def visible(view: EngineView, gpus: GpuObservation) -> tuple[GpuSeen, ...]:
         return gpus.gpus
     by_index = {gpu.index: gpu for gpu in gpus.gpus}
     return tuple(by_index[index] for index in named(words, [(gpu.index, gpu.uuid) for gpu in gpus.gpus]))
+
+
+def not_free(view: EngineView, gpus: GpuObservation) -> str:
+    """Why the engine's GPUs are not known to be free, as one sentence without its full stop; empty when they are.
+
+    What cannot be read is not free: a driver that does not answer and a GPU that it cannot reach may hold anything.
+    """
+    if gpus.silent:
+        return "the NVIDIA driver does not answer, so nobody knows whether the GPUs are free; run nvidia-smi"
+    words, seen = _words(view), visible(view, gpus)
+    if gpus.lost and (words is None or len(seen) < len(words)):
+        which = ", ".join(f"GPU {index}" for index in gpus.lost)
+        return f"the NVIDIA driver cannot reach {which}; see journalctl -k | grep Xid"
+    for gpu in seen:
+        if gpu.used_bytes > IDLE_BYTES:
+            holders = ", ".join(f"pid {pid}" for pid, _ in gpu.processes) or "no process shows"
+            return f"GPU {gpu.index} still holds {size(gpu.used_bytes)} ({holders})"
+    return ""
 
 
 def _words(view: EngineView) -> list[str] | None:
@@ -110,7 +129,7 @@ def _free(gpu: GpuSeen, share: float, holders: dict[int, Holder], elsewhere: boo
                 "gpu-memory", "gpu-busy", f"{seen}; no process shows", "see nvidia-smi; lower gpu-memory-utilization"
             )
         ]
-    if gpu.used_bytes > _IDLE_BYTES and by:
+    if gpu.used_bytes > IDLE_BYTES and by:
         return [warn("gpu-memory", f"GPU {gpu.index} is also used by {by}", "it leaves less for the KV cache")]
     return []
 
