@@ -55,12 +55,22 @@ def interpreter_of(program: Path) -> Path | None:
     return Path(words[0]) if words else None
 
 
+def _interpreter(program: Path) -> Path | None:
+    return program if program.name.startswith("python") else interpreter_of(program)
+
+
+def find_interpreter(command: Sequence[str], env: Mapping[str, str]) -> Path | None:
+    """The engine's Python interpreter: the command's program itself, or what its first line names; None without one."""
+    program = find_program(command, env)
+    return _interpreter(program) if program is not None else None
+
+
 def package_directories(command: Sequence[str], env: Mapping[str, str]) -> list[Path]:
     """Where the engine's packages can be: PYTHONPATH, and site-packages beside its interpreter."""
     roots = [Path(entry) for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     program = find_program(command, env)
     if program is not None:
-        python = program if program.name.startswith("python") else interpreter_of(program)
+        python = _interpreter(program)
         # The link is what makes the environment: its target is the system's interpreter.
         for place in dict.fromkeys(path.parent for path in (python, program) if path is not None):
             with contextlib.suppress(OSError):
@@ -106,7 +116,7 @@ def runs(command: Sequence[str], env: Mapping[str, str], user: tuple[int, int] |
     name = command[0] if command else ""
     if program is None:
         return f"{name} does not exist; install vLLM there or correct engine.command"
-    python = program if program.name.startswith("python") else interpreter_of(program)
+    python = _interpreter(program)
     tried = [str(python), "-I", "-S", "-c", ""] if python and python.name.startswith("python") else None
     if not os.access(program, os.X_OK):
         return f"{program} is not executable; run chmod a+rx {program}"

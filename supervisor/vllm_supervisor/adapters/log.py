@@ -34,10 +34,15 @@ def is_journal(descriptor: int = 2) -> bool:
     return stream == f"{status.st_dev}:{status.st_ino}"
 
 
+def marks(*, journal: bool) -> tuple[str, ...]:
+    """What stands in front of a line, by its priority (0 to 7): `<N>` for the journal, elsewhere nothing."""
+    return tuple(f"<{priority}>" if journal else "" for priority in range(8))
+
+
 def line_for(text: str, priority: int, *, journal: bool) -> bytes:
     """One line as it is written: with its priority for the journal."""
     clean = text.replace("\n", " ")
-    return (f"<{priority}>{clean}\n" if journal else f"{clean}\n").encode("utf-8", errors="replace")
+    return f"{marks(journal=journal)[priority]}{clean}\n".encode(errors="replace")
 
 
 class _Sink:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vllm_supervisor.core.neighbours import Claim, from_document, to_document
+from vllm_supervisor.core.readahead.memory import read_meminfo
 
 CLAIM = "claim.json"
 WANTS = (Path("/etc/systemd/system"), Path("/run/systemd/system"))
@@ -85,10 +86,9 @@ def is_enabled(name: str, places: Iterable[Path] = WANTS) -> bool:
 
 def cacheable_bytes(proc: Path = Path("/proc")) -> int | None:
     """Memory that can hold file pages: what the kernel calls available; None when it does not say."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in (proc / "meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError):
+        memory = read_meminfo((proc / "meminfo").read_text())
+        return memory.available if memory is not None else None
     return None
 
 

@@ -18,7 +18,7 @@ from vllm_supervisor.core.plain import printable
 from vllm_supervisor.core.readahead.amounts import parse_amount
 from vllm_supervisor.core.words import size
 
-from .places import add_places, find
+from .places import add_places, find, read
 
 if TYPE_CHECKING:
     from vllm_supervisor.adapters.readahead.files import File
@@ -48,12 +48,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure; 0 when there are figures."""
-    from vllm_supervisor.adapters.engine_info import find_program, interpreter_of
+    from vllm_supervisor.adapters.engine_info import find_interpreter
     from vllm_supervisor.adapters.model_path import locate
     from vllm_supervisor.adapters.readahead.files import NothingToReadError, weight_files
     from vllm_supervisor.adapters.readahead.look import look
     from vllm_supervisor.core.readahead.order import Order
-    from vllm_supervisor.daemon.instance import read_instance
     from vllm_supervisor.daemon.loaders_svg import picture
 
     try:
@@ -63,16 +62,12 @@ def run(args: argparse.Namespace) -> int:
     place = find(args)
     if place is None:
         return ExitCode.USAGE
-    instance = read_instance(place.config_path, state_dir=args.state_dir, runtime_dir=args.runtime_dir)
-    if isinstance(instance, list):
-        for problem in instance:
-            print(problem, file=sys.stderr)
+    instance = read(args, place)
+    if instance is None:
         return ExitCode.PERMANENT
     environment = {**os.environ, **instance.configured_env()}
     command = instance.settings.engine.command
-    program = find_program(command, environment)
-    named = program is not None and program.name.startswith("python")
-    python = program if named else interpreter_of(program) if program is not None else None
+    python = find_interpreter(command, environment)
     if python is None:
         return _said(f"{command[0]} leads to no Python interpreter; correct engine.command", ExitCode.PERMANENT)
     try:

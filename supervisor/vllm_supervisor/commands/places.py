@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vllm_supervisor.daemon.instance import Instance
     from vllm_supervisor.daemon.locate import Place
 
 
@@ -48,3 +49,15 @@ def find(args: argparse.Namespace) -> Place | None:
     except UnknownInstanceError as error:
         print(f"vllm-supervisor {args.verb}: {error}", file=sys.stderr)
         return None
+
+
+def read(args: argparse.Namespace, place: Place) -> Instance | None:
+    """The configuration at a place; None after its problems on stderr, a line each: then end with 78."""
+    from vllm_supervisor.daemon.instance import read_instance
+
+    instance = read_instance(place.config_path, state_dir=args.state_dir, runtime_dir=args.runtime_dir)
+    if isinstance(instance, list):
+        for problem in instance:
+            print(problem, file=sys.stderr)
+        return None
+    return instance

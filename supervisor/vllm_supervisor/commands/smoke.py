@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.exits import ExitCode
 
-from .places import add_places, find
+from .places import add_places, find, read
 
 if TYPE_CHECKING:
     from vllm_supervisor.config.settings import Smoke
@@ -41,15 +41,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Ask; 0 for the right answer."""
-    from vllm_supervisor.daemon.instance import read_instance
-
     place = find(args)
     if place is None:
         return ExitCode.USAGE
-    instance = read_instance(place.config_path)
-    if isinstance(instance, list):
-        for problem in instance:
-            print(problem, file=sys.stderr)
+    instance = read(args, place)
+    if instance is None:
         return ExitCode.PERMANENT
     given = {"question": args.question, "expect": args.expect, "max_tokens": args.max_tokens}
     if args.max_tokens is not None and args.max_tokens < 1:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.core.exits import ExitCode
 
-from .places import add_places, find
+from .places import add_places, find, read
 
 if TYPE_CHECKING:
     from vllm_supervisor.core.readahead.report import Report
@@ -42,15 +42,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Warm it; 0 when nothing failed."""
-    from vllm_supervisor.daemon.instance import read_instance
-
     place = find(args)
     if place is None:
         return ExitCode.USAGE
-    instance = read_instance(place.config_path, state_dir=args.state_dir, runtime_dir=args.runtime_dir)
-    if isinstance(instance, list):
-        for problem in instance:
-            print(problem, file=sys.stderr)
+    instance = read(args, place)
+    if instance is None:
         return ExitCode.PERMANENT
     unit, active = _unit(instance.name, place.config_path)
     environment = {**os.environ, **unit, **instance.configured_env()}
@@ -86,13 +82,10 @@ def _unit(name: str, config: Path) -> tuple[dict[str, str], bool]:
 
 def _modules(instance: Instance, environment: Mapping[str, str], say: Say) -> dict[str, Any]:
     from vllm_supervisor.adapters.bytecode import compile_modules, modules, writable
-    from vllm_supervisor.adapters.engine_info import find_program, interpreter_of, package_directories
+    from vllm_supervisor.adapters.engine_info import find_interpreter, package_directories
 
     command = instance.settings.engine.command
-    program = find_program(command, environment)
-    python = None
-    if program is not None:
-        python = program if program.name.startswith("python") else interpreter_of(program)
+    python = find_interpreter(command, environment)
     roots = [root for root in package_directories(command, environment) if root.name == "site-packages"]
     roots = list({root.resolve(): root for root in roots}.values())
     if python is None or not roots:

@@ -123,6 +123,12 @@ def free_port(host: str, first: int, taken: Sequence[str], held: Callable[[int],
     return first
 
 
+def chosen_gpus(env: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The words of CUDA_VISIBLE_DEVICES; None where it is not set, and all GPUs are seen."""
+    chosen = env.get("CUDA_VISIBLE_DEVICES")
+    return None if chosen is None else tuple(word.strip() for word in chosen.split(",") if word.strip())
+
+
 def named(words: Sequence[str] | None, known: Sequence[tuple[int, str]]) -> tuple[int, ...]:
     """The GPUs that are meant, by index and in order; an unknown word ends the list, as CUDA has it.
 

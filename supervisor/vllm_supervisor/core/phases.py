@@ -48,6 +48,9 @@ LOADING = frozenset(
 )
 """The engine runs and cannot answer yet."""
 
+WEIGHTS_TO_COME = frozenset({Phase.LAUNCHING, Phase.CONFIGURING, Phase.CONNECTING, Phase.LOADING_WEIGHTS})
+"""The engine runs, and the checkpoint is read or about to be."""
+
 SERVING = frozenset({Phase.READY, Phase.DRAINING})
 """READY=1 was sent and the engine has not been told to end."""
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from vllm_supervisor.adapters.launcher import Engine, launch
+from vllm_supervisor.adapters.log import marks
 from vllm_supervisor.adapters.output import Forwarder, OutputReader, make_pipe
 from vllm_supervisor.core.events import EngineExited, Event, Output
 from vllm_supervisor.core.facts import Fact
@@ -54,7 +55,7 @@ class EngineRun:
         self._loop = loop
         self._put = put
         self._forwarder = forwarder
-        self._journal = journal
+        self._marks = marks(journal=journal)
         self._redact = redact
         self._listened: list[str] | None = None
         self._splitters = {"stdout": Splitter(), "stderr": Splitter()}
@@ -128,7 +129,7 @@ class EngineRun:
             if text.isspace():
                 continue
             kept.append(text)
-            out.append(f"<{self.scanner.level_of_last}>{text}\n" if self._journal else f"{text}\n")
+            out.append(f"{self._marks[self.scanner.level_of_last]}{text}\n")
         self.lines.update(probe=probes, recognised=recognised, other=len(lines) - probes - recognised)
         self.tail.extend(kept)
         if self._listened is not None:

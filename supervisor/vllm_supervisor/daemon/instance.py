@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vllm_supervisor.config import Problem, Settings, load, load_env
 from vllm_supervisor.core.endpoint import Endpoint, argument, child_environment, command_line, endpoint
+from vllm_supervisor.core.neighbours import chosen_gpus
 from vllm_supervisor.core.ownership import START_ID, ray_marks
 from vllm_supervisor.core.redact import is_secret, secrets_of, secrets_of_command
 
@@ -81,8 +82,7 @@ class Instance:
 
     def gpus(self) -> tuple[str, ...] | None:
         """The GPUs that the engine may see, as they are written; None means all."""
-        chosen = self.configured_env().get("CUDA_VISIBLE_DEVICES")
-        return None if chosen is None else tuple(word.strip() for word in chosen.split(",") if word.strip())
+        return chosen_gpus(self.configured_env())
 
     def engine_environment(self, own: Mapping[str, str], start_id: str) -> dict[str, str]:
         """The engine's environment; `own` is ours."""

@@ -19,7 +19,7 @@ from vllm_supervisor.core.check.neighbours import needs_of
 from vllm_supervisor.core.check.observed import EngineView
 from vllm_supervisor.core.events import Turn
 from vllm_supervisor.core.neighbours import Claim, Needs, Neighbour, Standing
-from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.core.phases import WEIGHTS_TO_COME, Phase
 
 from .instance import Instance
 from .locate import SYSTEM_CONFIG, runtime_roots
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from vllm_supervisor.core.state import State
 
 TURN_EVERY_S = 1.0
-READING = frozenset({Phase.LAUNCHING, Phase.CONFIGURING, Phase.CONNECTING, Phase.LOADING_WEIGHTS})
-"""The phases in which a checkpoint is read, or about to be."""
 
 
 def view_of(instance: Instance) -> EngineView:
@@ -96,6 +94,7 @@ class Neighbours:
         self._environment = environment
         needs = needs_of(instance.name, view_of(instance))
         self._claim = Claim(needs, os.getpid(), files.born(os.getpid()))
+        self._user = _user()
 
     def others(self) -> list[Claim]:
         """The instances that run now."""
@@ -133,11 +132,11 @@ class Neighbours:
             "ready": state.phase is Phase.READY,
             "status": sentence,
             "shards": {"loaded": bar.done, "total": bar.total} if bar is not None else None,
-            "user": _user(),
+            "user": self._user,
             "at": time.time(),
             **page,
         }
-        loading = state.phase in READING or (self._claim.loading and state.phase is Phase.PREFLIGHT)
+        loading = state.phase in WEIGHTS_TO_COME or (self._claim.loading and state.phase is Phase.PREFLIGHT)
         waiting = state.phase is Phase.WAITING and bool(state.ahead)
         self._claim = replace(self._claim, page=shown, loading=loading, waiting=waiting)
         self._write()

@@ -17,7 +17,7 @@ from vllm_supervisor.adapters.readahead.client import ReadAhead
 from vllm_supervisor.adapters.readahead.mark import hold
 from vllm_supervisor.core.account import account, brief
 from vllm_supervisor.core.engineflags import effective
-from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.core.phases import WEIGHTS_TO_COME, Phase
 from vllm_supervisor.core.plan.engine import parse_version
 from vllm_supervisor.core.readahead.order import Order, order_for
 from vllm_supervisor.core.readahead.report import Doing, Report, figures, from_fields, words
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from vllm_supervisor.core.state import State
 
     from .instance import Instance
-
-WHILE = frozenset({Phase.LAUNCHING, Phase.CONFIGURING, Phase.CONNECTING, Phase.LOADING_WEIGHTS})
-"""The phases in which weights are still to come."""
 
 FRESH_S = 600.0
 """So long after READY, STATUS says where the time of the start went."""
@@ -115,7 +112,7 @@ class Reading:
         """Where the engine stands now; once it has its weights, or is being ended, the reading ends."""
         if self._client is not None and state.shards is not None:
             self._client.engine_at(state.shards.done, state.shards.total)
-        if state.phase not in WHILE and (self._task is not None or self._mark is not None) and state.timeline:
+        if state.phase not in WEIGHTS_TO_COME and (self._task is not None or self._mark is not None) and state.timeline:
             self.end()
 
     def end(self) -> None:
@@ -142,7 +139,7 @@ class Reading:
         """What STATUS says of it, or of the time that the start took; empty when that would help nobody."""
         if state.phase is Phase.READY and state.ready_at is not None and now - state.ready_at < FRESH_S:
             return self._took(state, state.ready_at)
-        if state.phase not in WHILE or not self.active:
+        if state.phase not in WEIGHTS_TO_COME or not self.active:
             return ""
         return words(self.report, loading=state.phase is Phase.LOADING_WEIGHTS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_supervisor.core.neighbours import named
+from vllm_supervisor.core.neighbours import chosen_gpus, named
 from vllm_supervisor.core.plan import engine as engine_facts
 from vllm_supervisor.core.plan.sizes import MIB
 from vllm_supervisor.core.words import size
@@ -18,7 +18,7 @@ IDLE_BYTES = 1024 * MIB
 
 def visible(view: EngineView, gpus: GpuObservation) -> tuple[GpuSeen, ...]:
     """The GPUs that the engine sees, in its order (CUDA_VISIBLE_DEVICES; an unknown entry ends the list)."""
-    words = _words(view)
+    words = chosen_gpus(view.env)
     if words is None:
         return gpus.gpus
     by_index = {gpu.index: gpu for gpu in gpus.gpus}
@@ -32,7 +32,7 @@ def not_free(view: EngineView, gpus: GpuObservation) -> str:
     """
     if gpus.silent:
         return "the NVIDIA driver does not answer, so nobody knows whether the GPUs are free; run nvidia-smi"
-    words, seen = _words(view), visible(view, gpus)
+    words, seen = chosen_gpus(view.env), visible(view, gpus)
     if gpus.lost and (words is None or len(seen) < len(words)):
         which = ", ".join(f"GPU {index}" for index in gpus.lost)
         return f"the NVIDIA driver cannot reach {which}; see journalctl -k | grep Xid"
@@ -41,11 +41,6 @@ def not_free(view: EngineView, gpus: GpuObservation) -> str:
             holders = ", ".join(f"pid {pid}" for pid, _ in gpu.processes) or "no process shows"
             return f"GPU {gpu.index} still holds {size(gpu.used_bytes)} ({holders})"
     return ""
-
-
-def _words(view: EngineView) -> list[str] | None:
-    chosen = view.env.get("CUDA_VISIBLE_DEVICES")
-    return None if chosen is None else [word.strip() for word in chosen.split(",") if word.strip()]
 
 
 def check_gpus(
@@ -105,7 +100,7 @@ def check_gpus(
 
 
 def _hidden(view: EngineView, gpus: GpuObservation, seen: int) -> str:
-    words = _words(view) or []
+    words = chosen_gpus(view.env) or ()
     if seen < len(words):
         return f"; GPU {words[seen]} of engine.gpus (or CUDA_VISIBLE_DEVICES) is not one of this machine"
     return ", engine.gpus (or CUDA_VISIBLE_DEVICES) hides others" if seen < len(gpus.gpus) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vllm_supervisor.core.neighbours import Needs, Neighbour, Standing, common_gpus, listed, same_port
+from vllm_supervisor.core.neighbours import Needs, Neighbour, Standing, chosen_gpus, common_gpus, listed, same_port
 from vllm_supervisor.core.plan import engine as engine_facts
 
 from .finding import Finding, refuse, warn
@@ -13,10 +13,9 @@ from .settings import Options, options
 def needs_of(name: str, view: EngineView) -> Needs:
     """What an instance takes, by its configuration."""
     asked = options(view)
-    chosen = view.env.get("CUDA_VISIBLE_DEVICES")
     return Needs(
         name=name,
-        gpus=None if chosen is None else tuple(word.strip() for word in chosen.split(",") if word.strip()),
+        gpus=chosen_gpus(view.env),
         count=asked.parallel().gpus // (asked.number("nnodes") or 1) if view.device == "cuda" else 0,
         share=_share(asked),
         engine="" if asked.has("uds") else f"{view.host}:{view.port}",
