@@ -176,9 +176,8 @@ def test_the_cause_is_told_once_and_again_when_a_better_one_comes():
 )
 def test_a_line_has_the_priority_of_its_level(line, priority):
     scanner = Scanner()
-    assert scanner.priority(line, "stderr") == priority
     scanner.feed(line, "stderr")
-    assert scanner.level_of_last == scanner.priority(line, "stderr") == priority
+    assert scanner.level_of_last == priority
 
 
 def test_the_frames_of_an_uncaught_traceback_are_errors_too():

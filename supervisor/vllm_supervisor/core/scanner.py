@@ -55,7 +55,6 @@ class Scanner:
         "_bars",
         "_classifier",
         "_complete",
-        "_last_raw",
         "_main",
         "_priority",
         "_seen",
@@ -67,7 +66,6 @@ class Scanner:
 
     def __init__(self) -> None:
         """Start before the first line."""
-        self._last_raw: str | None = None
         self._priority = _DEFAULT_PRIORITY
         self._forget()
 
@@ -122,21 +120,12 @@ class Scanner:
             facts = self._read(line)
         if self._classifier.observe(raw, line, self.log_phase):
             facts.append(CauseFound(self._classifier.verdict(self.log_phase)))
-        self._last_raw, self._priority = raw_line, self._rate(line)
+        self._priority = self._rate(line)
         return tuple(facts) if facts else ()
 
     def verdict(self) -> Cause:
         """The cause at the end of the log: `healthy`, `unknown`, or what went wrong."""
         return self._classifier.verdict(self.log_phase)
-
-    def priority(self, raw_line: str, stream: str = "stdout") -> int:  # noqa: ARG002 -- see Args
-        """The syslog priority (0 to 7) of a line, mostly of the one fed last.
-
-        Args:
-            raw_line: The line as printed.
-            stream: `stdout` or `stderr`; a bare line on stderr is no error by itself.
-        """
-        return self._priority if raw_line is self._last_raw else self._rate(peel(raw_line))
 
     def _rate(self, line: Line) -> int:
         if line.level is not None:
