@@ -10,7 +10,7 @@ from typing import Any
 from .control import Control
 from .script import Script
 from .style import Line, Style
-from .system import Waker, on_signals, ready, unlink, write
+from .system import Waker, disposition, on_signals, ready, unlink, write
 from .tree import Tree
 
 INTERRUPTED = 'Traceback (most recent call last):\n  File "/opt/vllm/bin/vllm", line 8, in <module>\n    sys.exit(main())\nKeyboardInterrupt: terminated'
@@ -46,7 +46,7 @@ class Loop:
         """From here on SIGTERM and SIGINT are heard; before, the kernel's default holds."""
         self.waker = Waker()
         if self.script.ignore_sigterm:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            disposition(signal.SIGTERM, signal.SIG_IGN)
         else:
             on_signals(self.signals.append, signal.SIGTERM)
         on_signals(self.signals.append, signal.SIGINT)
@@ -175,6 +175,6 @@ class Loop:
             unlink(self.tree.segments)
         if code < 0:
             if -code != signal.SIGKILL:
-                signal.signal(-code, signal.SIG_DFL)
+                disposition(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         os._exit(code)

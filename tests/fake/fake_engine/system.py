@@ -157,4 +157,17 @@ def ready(readers: list[Any], timeout: float | None) -> list[Any]:
 
 def on_signals(action: Callable[[int], None], *numbers: int) -> None:
     for number in numbers:
-        signal.signal(number, lambda got, _frame: action(got))
+        disposition(number, lambda got, _frame: action(got))
+
+
+def disposition(number: int, handler: Any) -> None:
+    """signal.signal, held back from the signal itself meanwhile.
+
+    One that comes just as its handler makes way for SIG_DFL or SIG_IGN is dropped by Python, and the
+    traceback of "Signal 15 ignored due to race condition" lands between the engine's lines.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        signal.signal(number, handler)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

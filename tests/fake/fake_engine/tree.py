@@ -16,7 +16,20 @@ from typing import Any
 
 from .script import Script
 from .style import Line, Style
-from .system import Channel, Waker, Work, keep_only, on_signals, pair, ready, segment, set_title, unlink, write
+from .system import (
+    Channel,
+    Waker,
+    Work,
+    disposition,
+    keep_only,
+    on_signals,
+    pair,
+    ready,
+    segment,
+    set_title,
+    unlink,
+    write,
+)
 
 TITLES = {"core": "VLLM::EngineCore", "worker": "VLLM::Worker"}
 
@@ -111,7 +124,7 @@ class Core:
         self.waker = Waker()
         on_signals(self._signalled, signal.SIGTERM, signal.SIGINT)
         if script.children_ignore_sigterm:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            disposition(signal.SIGTERM, signal.SIG_IGN)
         alive, lifeline = os.pipe()  # the workers see its end when this process is gone
         self.segments: list[str] = []
         self.kept = []
@@ -202,8 +215,8 @@ class Core:
 
 def worker(script: Script, style: Style, rank: int, channels: tuple[Channel, Channel], alive: int) -> int:
     """A worker's process: prints, steps, and ends with the core."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if script.children_ignore_sigterm else signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    disposition(signal.SIGTERM, signal.SIG_IGN if script.children_ignore_sigterm else signal.SIG_DFL)
+    disposition(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
     talk, step = channels
     keep_only([talk, step, alive])
@@ -234,7 +247,7 @@ def double_fork() -> int:
             os.write(into, str(last).encode())
             os._exit(0)
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        disposition(signal.SIGTERM, signal.SIG_DFL)
         keep_only([])
         while True:
             signal.pause()
