@@ -96,6 +96,15 @@ def pair() -> tuple[Channel, Channel]:
     return Channel(one), Channel(other)
 
 
+def run(body: Any) -> None:
+    """Runs a child's body and never returns into the parent's code."""
+    code = 1
+    try:
+        code = body() or 0
+    finally:
+        os._exit(code)
+
+
 def keep_only(keep: list[Any]) -> None:
     """Closes every descriptor but the standard ones and `keep`: the real children are spawned, not forked."""
     wanted = {0, 1, 2} | {each if isinstance(each, int) else each.fileno() for each in keep}

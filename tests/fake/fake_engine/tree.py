@@ -19,19 +19,20 @@ from .style import Line, Style
 from .system import (
     Channel,
     Waker,
-    Work,
     disposition,
     keep_only,
     on_signals,
     pair,
     ready,
+    run,
     segment,
     set_title,
     unlink,
     write,
 )
+from .worker import double_fork, worker
 
-TITLES = {"core": "VLLM::EngineCore", "worker": "VLLM::Worker"}
+TITLE = "VLLM::EngineCore"
 
 
 class Tree:
@@ -105,15 +106,6 @@ class Tree:
         return forced
 
 
-def run(body: Any) -> None:
-    """Runs a child's body and never returns into main's code."""
-    code = 1
-    try:
-        code = body() or 0
-    finally:
-        os._exit(code)
-
-
 class Core:
     """The engine core's process."""
 
@@ -144,7 +136,7 @@ class Core:
         keep_only([talk, step, self.waker, self.waker._other, lifeline, *self.workers])
         self.watch = {os.pidfd_open(pid): rank for rank, pid in enumerate(self.pids)}
         grandchild = double_fork() if script.double_fork else None
-        set_title(TITLES["core"])
+        set_title(TITLE)
         talk.send({"workers": self.pids, "segments": self.segments, "grandchild": grandchild})
 
     def _signalled(self, number: int) -> None:
@@ -211,48 +203,3 @@ class Core:
         for pid in filter(None, self.pids):
             os.waitpid(pid, 0)
         unlink(self.segments)
-
-
-def worker(script: Script, style: Style, rank: int, channels: tuple[Channel, Channel], alive: int) -> int:
-    """A worker's process: prints, steps, and ends with the core."""
-    disposition(signal.SIGTERM, signal.SIG_IGN if script.children_ignore_sigterm else signal.SIG_DFL)
-    disposition(signal.SIGINT, signal.SIG_IGN)
-    signal.set_wakeup_fd(-1)
-    talk, step = channels
-    keep_only([talk, step, alive])
-    set_title(TITLES["worker"] + (f"_TP{rank}" if style.workers > 1 else ""))
-    work = Work()
-    readers: list[Any] = [talk, step, alive]
-    while True:
-        for reader in ready(readers, work.turn()):
-            if reader is alive:
-                return 0
-            asked = reader.receive()
-            if asked is None:
-                readers.remove(reader)
-                continue
-            if asked.get("do") == "print":
-                write(asked["fd"], asked["text"].encode("latin-1"))
-            elif asked.get("do") == "work":
-                work.kind = asked["kind"]
-            reader.send({})
-
-
-def double_fork() -> int:
-    """A process that left group and session, and whose parent is gone; it sleeps for good. Its pid."""
-    out, into = os.pipe()
-    if not (middle := os.fork()):
-        os.setsid()
-        if last := os.fork():
-            os.write(into, str(last).encode())
-            os._exit(0)
-        signal.set_wakeup_fd(-1)
-        disposition(signal.SIGTERM, signal.SIG_DFL)
-        keep_only([])
-        while True:
-            signal.pause()
-    os.waitpid(middle, 0)
-    found = int(os.read(out, 32))
-    os.close(out)
-    os.close(into)
-    return found
