@@ -20,7 +20,8 @@ from process.harness import Daemon, NotifySocket, free_port, http_get, wait_unti
 
 REAL_S = 240.0
 SETTINGS = {"smoke": {"on_start": "off"}}
-ARGS = {"max-model-len": 1024, "enforce-eager": True, "max-num-seqs": 4}
+# Two workers, the product's shape; the CPU build's lone worker dies (SIGILL) where AMX is told of and not to be had.
+ARGS = {"tensor-parallel-size": 2, "max-model-len": 1024, "enforce-eager": True, "max-num-seqs": 4}
 ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
@@ -180,14 +181,21 @@ def _process(daemon: Daemon, role: str) -> int:
 
 def _bare(model: Path) -> Life:
     port = free_port()
-    flags = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "kimi", "--max-model-len", "1024"]
-    command = [str(paths.vllm()), "serve", str(model), *flags, "--enforce-eager", "--max-num-seqs", "4"]
+    flags = {"host": "127.0.0.1", "port": port, "served-model-name": "kimi", **ARGS}
+    command = [str(paths.vllm()), "serve", str(model)]
+    command += [
+        word
+        for name, value in flags.items()
+        for word in ([f"--{name}"] if value is True else [f"--{name}", str(value)])
+    ]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     began = time.monotonic()
     child = subprocess.Popen(command, env={**os.environ, **ENV}, start_new_session=True, **quiet)
     try:
         with first_answer(port, "kimi") as first:
-            answered = first.wait(REAL_S)
+            wait_until(lambda: first.at or child.poll() is not None, REAL_S, "the bare engine answers")
+            assert first.at, f"the bare engine ended by itself with {child.returncode}"
+            answered = first.at
         stopping = time.monotonic()
         child.terminate()
         child.wait(60)
