@@ -1,9 +1,11 @@
 """Which processes are ours: descendants, our unit's cgroup, our start id, and nothing weaker (design 10)."""
 
+from dataclasses import replace
+
 import pytest
 
 from vllm_supervisor.core.events import Role
-from vllm_supervisor.core.ownership import Seen, owned, role_of, unit_cgroup
+from vllm_supervisor.core.ownership import Seen, owned, role_of, roles_of, unit_cgroup
 
 ME, ID, UNIT = 100, "abc123", "/system.slice/kimi.service"
 
@@ -74,6 +76,34 @@ def test_a_circle_of_parents_ends():
 )
 def test_a_title_names_the_role(process, role):
     assert role_of(process, 200) is role
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Seen(201, 200, "VLLM::EngineCor", "VLLM::EngineCore"),
+        Seen(202, 201, "VLLM::Worker_TP", "VLLM::Worker_TP1"),
+        Seen(203, 200, "VLLM::APIServer", "VLLM::APIServer_1"),
+    ],
+)
+def test_a_copy_between_fork_and_exec_is_no_part_of_the_engine(part):
+    copy = replace(part, pid=300, ppid=part.pid)
+    roles = roles_of([Seen(200, ME, "vllm", "python vllm serve"), part, copy], 200)
+    assert roles[part.pid] is role_of(part, 200)
+    assert roles[300] is Role.OTHER
+
+
+def test_a_worker_is_one_although_its_parent_is_a_part_too():
+    core = Seen(201, 200, "VLLM::EngineCor", "VLLM::EngineCore")
+    workers = [
+        Seen(202, 201, "VLLM::Worker_TP", "VLLM::Worker_TP0"),
+        Seen(203, 201, "VLLM::Worker_TP", "VLLM::Worker_TP1"),
+    ]
+    assert [roles_of([core, *workers], 200)[pid] for pid in (201, 202, 203)] == [
+        Role.ENGINE_CORE,
+        Role.WORKER,
+        Role.WORKER,
+    ]
 
 
 @pytest.mark.parametrize(

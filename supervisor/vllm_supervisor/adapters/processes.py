@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from vllm_supervisor.core.events import Role
-from vllm_supervisor.core.ownership import START_ID, Seen, owned, role_of, unit_cgroup
+from vllm_supervisor.core.ownership import START_ID, Seen, owned, roles_of, unit_cgroup
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -130,7 +130,9 @@ class Processes:
 
     def roles(self, main_pid: int | None) -> dict[int, tuple[Role, str]]:
         """The role and name of each of our descendants."""
-        return {process.pid: (role_of(process, main_pid), title(process)) for process in self.descendants()}
+        seen = self.descendants()
+        roles = roles_of(seen, main_pid)
+        return {process.pid: (roles[process.pid], title(process)) for process in seen}
 
     def hold(self) -> frozenset[int]:
         """SIGSTOP to everything that is ours, so that it makes nothing new before it is killed; their pids."""

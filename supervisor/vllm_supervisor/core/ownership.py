@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .events import Role
@@ -85,6 +85,9 @@ def owned(processes: tuple[Seen, ...], *, self_pid: int, start_id: str, unit_cgr
 _COMPILER = re.compile(r"\b(nvcc|cicc|ptxas|cudafe\+\+|gcc|g\+\+|cc1|cc1plus|clang|ld|ninja)\b")
 
 
+_PARTS = frozenset({Role.API_SERVER, Role.ENGINE_CORE, Role.WORKER})
+
+
 def role_of(process: Seen, main_pid: int | None) -> Role:
     """What part of the engine a process is, by its title (F3.1); the main process is the API server."""
     if process.pid == main_pid:
@@ -99,6 +102,22 @@ def role_of(process: Seen, main_pid: int | None) -> Role:
     if _COMPILER.search(process.name) or "compile_worker" in title:
         return Role.COMPILER
     return Role.OTHER
+
+
+def roles_of(processes: Iterable[Seen], main_pid: int | None) -> dict[int, Role]:
+    """The part of the engine that each process is.
+
+    A process that starts a program is two of the same title for a moment: between fork and exec, or between fork and
+    the end of what it was forked for. The child is no part of the engine, and its end is no death. Measured (0.32 on
+    the CPU): a worker starts a compiler for the first request, and on a busy host the moment is long enough to be seen.
+    """
+    by_pid = {process.pid: process for process in processes}
+    roles: dict[int, Role] = {}
+    for pid, process in by_pid.items():
+        role, parent = role_of(process, main_pid), by_pid.get(process.ppid)
+        copied = parent is not None and (parent.command, parent.name) == (process.command, process.name)
+        roles[pid] = Role.OTHER if copied and role in _PARTS else role
+    return roles
 
 
 def unit_cgroup(line: str) -> str:
