@@ -63,7 +63,8 @@ async def test_health_alone_is_healthy_and_a_real_request_is_an_answer(engine):
         full = await http.probe(full=True)
     assert (first.outcome, first.full) == (ProbeOutcome.HEALTHY, False)
     assert (full.outcome, full.full) == (ProbeOutcome.ANSWERED, True)
-    assert 0 < first.seconds <= full.seconds < 30
+    assert 0 < first.seconds < 30
+    assert 0 < full.seconds < 30
 
 
 async def test_another_model_is_named(engine):
@@ -85,14 +86,36 @@ async def test_a_canary_is_one_token_and_the_counters_show_it(engine):
     assert after.running == after.waiting == 0
 
 
-async def test_a_chat_comes_back_as_json(engine):
-    body = {"model": engine.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+async def test_a_chat_is_streamed_event_by_event(engine):
+    body = {"model": engine.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "stream": True}
+    events = []
     async with client(engine) as http:
-        status, answer, complaint = await http.try_post("/v1/chat/completions", body, 30.0)
-        refused = await http.try_post("/v1/chat/completions", {**body, "model": "other"}, 30.0)
-    assert (status, complaint) == (200, "")
-    assert answer["choices"][0]["message"]["role"] == "assistant"
-    assert refused[0] == 404
+        said = await http.stream("/v1/chat/completions", body, 30.0, lambda event, at: events.append((event, at)))
+        assert said == (200, "")
+        assert len(events) > 2
+        assert events[-1][0]["choices"][0]["finish_reason"] == "length"
+        assert [at for _, at in events] == sorted(at for _, at in events)
+        assert events[0][1] > 0
+
+
+async def test_what_is_no_stream_is_one_event_or_a_complaint(engine):
+    body = {"model": engine.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    events = []
+
+    def take(event, at):
+        events.append(event)
+
+    async with client(engine) as http:
+        assert await http.stream("/v1/chat/completions", body, 30.0, take) == (200, "")
+        assert [event["object"] for event in events] == ["chat.completion"]
+        refused = await http.stream("/v1/chat/completions", {**body, "model": "other"}, 30.0, take)
+        assert refused[0] == 404
+        assert refused[1].startswith("/v1/chat/completions says 404: The model `other` does not exist")
+    async with client(Endpoint(f"http://127.0.0.1:{free_port()}", "kimi")) as http:
+        status, complaint = await http.stream("/v1/chat/completions", body, 30.0, take)
+    assert status == 0
+    assert complaint.startswith("/v1/chat/completions: Cannot connect")
+    assert len(events) == 1
 
 
 async def test_a_port_where_nobody_listens_is_refused_at_once():

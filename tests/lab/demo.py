@@ -170,8 +170,10 @@ def _question(screen: Screen, config: Path) -> int:
         raise ForegroundError(f"the answer is not right: {answer['sentence']}")
     screen.say(f"  reasoning  {answer['reasoning'].strip()}")
     screen.say(f"  content    {answer['content'].strip()}", "1")
-    rate = answer["tokens"] / answer["seconds"]
-    screen.say(f"  {answer['tokens']} tokens in {answer['seconds']:.2f} s: {rate:.1f} tokens/s")
+    first, rate = answer["first_token_s"], answer["tokens_per_s"]
+    screen.say(
+        f"  {answer['tokens']} tokens in {answer['seconds']:.2f} s: the first after {first:.2f} s, {rate:.1f} tokens/s"
+    )
     return int(answer["tokens"])
 
 

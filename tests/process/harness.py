@@ -76,10 +76,15 @@ def write_config(tmp_path: Path, fake: dict[str, Any] | None = None, **overrides
 
 
 def _table(name: str, values: dict[str, Any]) -> str:
-    """One TOML table with its sub-tables; JSON's scalars and lists are TOML's."""
-    plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
+    """One TOML table with its sub-tables and lists of tables; JSON's scalars and lists are TOML's."""
+    lists = {
+        key: value for key, value in values.items() if isinstance(value, list) and value and isinstance(value[0], dict)
+    }
+    plain = {key: value for key, value in values.items() if not isinstance(value, dict) and key not in lists}
     nested = {key: value for key, value in values.items() if isinstance(value, dict)}
     text = f"[{name}]\n" + "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in plain.items())
+    for key, tables in lists.items():
+        text += "".join(_table(f"[{name}.{key}]", table) for table in tables)
     return text + "".join(_table(f"{name}.{key}", value) for key, value in nested.items())
 
 

@@ -53,7 +53,9 @@ def test_a_question_with_reasoning_and_content_apart(ready):
     assert lines["reasoning"] == "That is Paris."
     assert lines["content"] == "The capital of France is Paris."
     assert lines["verdict"] == "right"
-    assert "tokens/s" in lines["took"]
+    assert lines["took"].endswith(" s, 13 tokens")
+    assert lines["speed"].startswith("first token after ")
+    assert "tokens/s" in lines["speed"]
     wrong = verb("smoke", ready.config, "--expect", "Rome", "--json")
     assert wrong.code == 1
     assert json.loads(wrong.out)["verdict"] == "wrong"

@@ -59,7 +59,9 @@ def test_every_form_of_the_readiness_line_counts(tmp_path, fake):
 @pytest.mark.parametrize("told", [True, False], ids=["configured", "found-out"])
 def test_a_pooling_model_is_asked_in_its_own_way(tmp_path, task, told):
     readiness = {"readiness": {"probe": task}} if told else {}
-    with running(tmp_path, {"pace": 0, "tasks": [task]}, **readiness) as daemon:
+    with running(tmp_path, {"pace": 0, "tasks": [task]}, smoke={"on_start": "report"}, **readiness) as daemon:
         until_ready(daemon)
         path = {"embed": "/v1/embeddings", "score": "/score"}[task]
         daemon.wait(lambda: f'"POST {path} HTTP/1.1" 200' in daemon.log(), "the request in the engine's log")
+        asked = "" if told else daemon.wait(lambda: daemon.status().get("smoke"), "the smoke test")["verdict"]
+        assert asked == ("" if told else f"not asked: this engine is there to {task}, it has no chat")

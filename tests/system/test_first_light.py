@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import Self
 
 import pytest
 
-from lab.tiny_model import ANSWER, QUESTION
+from lab.tiny_model import ANSWER, QUESTION, THOUGHT
 from system.service import Service
 
 pytestmark = pytest.mark.timeout(600)
@@ -47,6 +48,29 @@ def running(service: Service, engine, tiny_model):
     return service, watch
 
 
+def the_smoke_test_streams(service: Service) -> None:
+    """Both texts and both figures of a real engine's stream, also when the answer had to be asked for twice."""
+    for room in ("64", "8"):
+        done = service.machine.run(
+            ["vllm-supervisor", "smoke", "kimi", "--json", "--max-tokens", room], check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = json.loads(done.stdout)
+        assert (said["verdict"], said["finish"], said["content"].strip()) == ("right", "stop", ANSWER)
+        assert said["reasoning"].strip() == THOUGHT
+        assert 16 < said["tokens"] <= 64
+        assert 0 < said["first_token_s"] < said["seconds"]
+        # More than all its tokens over both requests: the figures are those of the second one alone.
+        assert said["tokens_per_s"] > said["tokens"] / said["seconds"]
+
+    def told() -> dict[str, str]:
+        return json.loads(service.get("/status")[1]).get("smoke") or {}
+
+    asked = service.wait("the smoke test after READY", told, 60)
+    assert asked["verdict"].startswith("right: ")
+    assert asked["pace"].startswith("first token after ")
+
+
 def test_start_returns_when_it_can_answer_and_stop_leaves_nothing(running) -> None:
     service, watch = running
     began = time.monotonic()
@@ -60,6 +84,7 @@ def test_start_returns_when_it_can_answer_and_stop_leaves_nothing(running) -> No
     phases = {text.split(",")[0].split(":")[0] for text in watch.seen}
     assert len(phases) >= 3, watch.seen
 
+    the_smoke_test_streams(service)
     code, metrics = service.get("/metrics")
     assert code == 200
     assert "vllm_supervisor_ready 1.0" in metrics

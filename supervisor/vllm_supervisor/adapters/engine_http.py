@@ -24,6 +24,12 @@ METRICS_TIMEOUT_S = 5.0
 METRICS_LIMIT = 32 << 20
 PROMPT = "Hello"
 
+OVERDUE = "no answer in time"
+"""The complaint about a deadline that has passed."""
+
+Take = Callable[[Any, float], None]
+"""Given each event of a stream and its seconds since the request."""
+
 _ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError, UnicodeDecodeError)
 
 StrangerCheck = Callable[[], str]
@@ -97,13 +103,32 @@ class EngineHttp:
             raw = await response.read()
             return response.status, json.loads(raw) if raw else None
 
-    async def try_post(self, path: str, body: dict[str, Any], timeout_s: float) -> tuple[int, Any, str]:
-        """The status, the JSON and no complaint; or 0, None and why it did not come through."""
+    async def stream(self, path: str, body: dict[str, Any], timeout_s: float, take: Take) -> tuple[int, str]:
+        """POST and give every event of the answer away as it comes.
+
+        An answer that is no stream is given away as one event.
+
+        Returns:
+            The status (0 when there was none), and why it did not come through to its end; empty when it did.
+        """
+        began, status = time.monotonic(), 0
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
-            status, answer = await self.post(path, body, timeout_s)
+            async with self._client().post(self.endpoint.url + path, json=body, timeout=timeout) as response:
+                status = response.status
+                if status != 200 or response.content_type != "text/event-stream":
+                    raw = await response.read()
+                    answer = _json(raw)
+                    if status != 200:
+                        return status, f"{path} says {status}: {_error_text(answer or raw.decode(errors='replace'))}"
+                    take(answer, time.monotonic() - began)
+                    return status, ""
+                async for line in response.content:
+                    if line.startswith(b"data:") and b"[DONE]" not in line[:12]:
+                        take(_json(line[5:]), time.monotonic() - began)
         except _ERRORS as error:
-            return 0, None, f"{path}: {_words(error)}"
-        return status, answer, ""
+            return status, f"{path}: {_words(error)}"
+        return status, ""
 
     async def probe(self, *, full: bool) -> Probed:
         """Ask /health; with `full` also who answers, /v1/models and one real request."""
@@ -195,8 +220,15 @@ def _request(task: str, model: str) -> tuple[str, dict[str, Any]]:
 
 def _words(error: BaseException) -> str:
     if isinstance(error, asyncio.TimeoutError):
-        return "no answer in time"
+        return OVERDUE
     return str(error) or type(error).__name__
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return None
 
 
 def _error_text(answer: Any) -> str:

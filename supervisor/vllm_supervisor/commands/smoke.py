@@ -1,4 +1,4 @@
-"""`smoke`: ask the running engine the question with a known answer."""
+"""`smoke`: ask the running engine the questions with a known answer."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ import os
 import sys
 import time
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.core.exits import ExitCode
 
 from .places import add_places, find, read
 
 if TYPE_CHECKING:
-    from vllm_supervisor.config.settings import Smoke
-    from vllm_supervisor.core.endpoint import Endpoint
-    from vllm_supervisor.core.smoke import Answer
+    from collections.abc import Sequence
 
-HELP = "ask the running engine a question with a known answer"
+    from vllm_supervisor.config.questions import Smoke as Questions
+    from vllm_supervisor.core.endpoint import Endpoint
+    from vllm_supervisor.core.smoke import Pace, Smoke
+    from vllm_supervisor.daemon.instance import Instance
+    from vllm_supervisor.daemon.locate import Place
+
+HELP = "ask the running engine questions with a known answer"
+NOT_RIGHT, ONLY_SLOW = 1, 2
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,67 +33,116 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "smoke",
         help=HELP,
-        description="Asks the running engine the question of the configuration's table [smoke] and judges the answer. "
-        "Reasoning and content are shown apart.",
-        epilog="Exit codes: 0 right, 1 not right, 64 no such instance, 78 the configuration cannot be used.",
+        description="Asks the running engine the questions of the configuration's table [smoke] and judges each "
+        "answer: right, cut off, empty, wrong, garbage or slow. Reasoning and content are shown apart; time to first token and "
+        "tokens a second stand beside those of the last starts. An answer is slow at half of their pace (three of them "
+        "at least), or when it has not ended within smoke.timeout_s; other requests that run meanwhile excuse it.",
+        epilog="Exit codes: 0 right, 1 not right, 2 right but slow, 64 no such instance, 78 the configuration cannot "
+        "be used.",
     )
     add_places(parser)
-    parser.add_argument("--question", metavar="TEXT", help="another question")
+    parser.add_argument("--question", metavar="TEXT", help="another question, instead of all of them")
     parser.add_argument("--expect", metavar="TEXT", help="what the answer must contain, in any case")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="room for reasoning and answer")
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask; 0 for the right answer."""
+    """Ask; 0 for the right answers."""
     place = find(args)
     if place is None:
         return ExitCode.USAGE
     instance = read(args, place)
     if instance is None:
         return ExitCode.PERMANENT
-    given = {"question": args.question, "expect": args.expect, "max_tokens": args.max_tokens}
     if args.max_tokens is not None and args.max_tokens < 1:
         print(f"vllm-supervisor smoke: --max-tokens must be at least 1, not {args.max_tokens}", file=sys.stderr)
         return ExitCode.USAGE
-    settings = instance.settings.smoke.model_copy(update={key: value for key, value in given.items() if value})
+    given = {"question": args.question, "expect": args.expect, "max_tokens": args.max_tokens}
+    given["questions"] = [] if args.question else None
+    asked = instance.settings.smoke.model_copy(update={key: value for key, value in given.items() if value is not None})
     endpoint = instance.endpoint()
     if not endpoint.api_key:
         # The unit's credential is not for us; a person may give the key as clients do.
         endpoint = replace(endpoint, api_key=os.environ.get("VLLM_API_KEY", ""))
-    return asyncio.run(_ask(endpoint, settings, as_json=args.json))
+    last, excuse = _before(place, instance, asked)
+    return asyncio.run(_ask(endpoint, asked, last, excuse, as_json=args.json))
 
 
-async def _ask(endpoint: Endpoint, settings: Smoke, *, as_json: bool) -> int:
+def _before(place: Place, instance: Instance, asked: Questions) -> tuple[tuple[Pace, ...], str]:
+    """The pace of the last tests, and why it is not to be compared with; empty when it is."""
+    from vllm_supervisor.core.smoke import last_paces
+    from vllm_supervisor.daemon.ask import AskError, ask, past
+    from vllm_supervisor.daemon.smoke import asked_of
+
+    settings = instance.settings.model_copy(update={"smoke": asked})
+    try:
+        last = last_paces(past(place), asked_of(settings))
+        running = (ask(place).get("requests") or {}).get("running") or 0
+    except AskError as error:
+        return (), str(error)
+    return last, f"not compared: {running:.0f} other requests run" if running else ""
+
+
+async def _ask(endpoint: Endpoint, asked: Questions, last: Sequence[Pace], excuse: str, *, as_json: bool) -> int:
     from vllm_supervisor.adapters.engine_http import EngineHttp
-    from vllm_supervisor.core.smoke import RIGHT
+    from vllm_supervisor.core.smoke import SLOW
     from vllm_supervisor.daemon.smoke import converse
 
-    http = EngineHttp(endpoint, answer_timeout_s=settings.timeout_s)
+    http = EngineHttp(endpoint, answer_timeout_s=asked.timeout_s)
     began = time.monotonic()
     try:
-        verdict, words, answer = await converse(http, settings)
+        found = await converse(http, asked, last, excused=bool(excuse))
     finally:
         await http.close()
     seconds = time.monotonic() - began
     if as_json:
-        body = {"verdict": verdict, "sentence": words, "seconds": round(seconds, 3)}
-        print(json.dumps({**body, **(asdict(answer) if answer is not None else {})}))
+        print(json.dumps(_plain(found, seconds, last, excuse)))
     else:
-        _show(settings.question, verdict, words, answer, seconds)
-    return ExitCode.OK if verdict == RIGHT else 1
+        _show(found, seconds, excuse)
+    if not found.passed:
+        return NOT_RIGHT
+    return ONLY_SLOW if found.verdict == SLOW else ExitCode.OK
 
 
-def _show(question: str, verdict: str, words: str, answer: Answer | None, seconds: float) -> None:
+def _plain(found: Smoke, seconds: float, last: Sequence[Pace], excuse: str) -> dict[str, Any]:
+    """For scripts: the whole test, the answer that decided it, and every answer."""
+    answers = [
+        {"question": one.question, "verdict": one.verdict, **(asdict(one.answer) if one.answer is not None else {})}
+        for one in found.answers
+    ]
+    decisive = next((answer for answer in answers if answer["verdict"] != "right"), answers[0])
+    return {
+        **decisive,
+        "verdict": found.verdict,
+        "passed": found.passed,
+        "sentence": found.sentence,
+        "seconds": round(seconds, 3),
+        **asdict(found.pace),
+        "last": [asdict(pace) for pace in last],
+        "excuse": excuse,
+        "answers": answers,
+    }
+
+
+def _show(found: Smoke, seconds: float, excuse: str) -> None:
     from vllm_supervisor.core.plain import printable
     from vllm_supervisor.core.words import duration
 
-    if answer is None:
-        print(f"vllm-supervisor smoke: {printable(words)}", file=sys.stderr)
+    if all(one.answer is None for one in found.answers):
+        print(f"vllm-supervisor smoke: {printable(found.sentence)}", file=sys.stderr)
         return
-    rate = f", {answer.tokens / seconds:.1f} tokens/s" if answer.tokens and seconds > 0 else ""
-    print(f"question   {printable(question)}")
-    print(f"reasoning  {printable(answer.reasoning.strip()) or '-'}")
-    print(f"content    {printable(answer.content.strip()) or '-'}")
-    print(f"verdict    {printable(words if verdict != 'right' else verdict)}")
-    print(f"took       {duration(seconds)}, {answer.tokens} tokens{rate}")
+    for one in found.answers:
+        print(f"question   {printable(one.question)}")
+        if one.answer is not None:
+            print(f"reasoning  {printable(one.answer.reasoning.strip()) or '-'}")
+            print(f"content    {printable(one.answer.content.strip()) or '-'}")
+        if len(found.answers) > 1:
+            print(f"judged     {printable(one.sentence if one.verdict != 'right' else one.verdict)}")
+    print(f"verdict    {printable(found.sentence if found.verdict != 'right' else found.verdict)}")
+    tokens = sum(one.answer.tokens for one in found.answers if one.answer is not None)
+    print(f"took       {duration(seconds)}, {tokens} tokens")
+    if found.beside:
+        print(f"speed      {found.beside}")
+    if excuse:
+        print(f"           {printable(excuse)}")

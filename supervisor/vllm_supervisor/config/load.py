@@ -99,8 +99,12 @@ def _nearest(names: list[str]) -> str:
 def _keys_of(path: list[str]) -> list[str]:
     model: type[BaseModel] = Settings
     for name in path:
+        if name.isdigit():
+            continue  # a table of a list
         field = model.model_fields.get(name)
         inner = field.annotation if field is not None else None
+        if typing.get_origin(inner) is list:
+            (inner,) = typing.get_args(inner)
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return []
         model = inner

@@ -113,6 +113,8 @@ def _name_of(annotation: Any) -> str:
     if typing.get_origin(annotation) is dict:
         return "table"
     if typing.get_origin(annotation) is list:
+        if isinstance(typing.get_args(annotation)[0], type) and issubclass(typing.get_args(annotation)[0], BaseModel):
+            return "list of tables"
         return "list of texts" if typing.get_args(annotation) == (str,) else "list of numbers or texts"
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(annotation, "value")
 

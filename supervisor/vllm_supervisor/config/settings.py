@@ -8,24 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from vllm_supervisor.core.readahead.amounts import parse_amount
 
-Seconds = Annotated[float, Field(ge=0, le=86_400)]
-Positive = Annotated[float, Field(gt=0, le=86_400)]
+from .questions import Smoke
+from .section import Positive, Seconds, Section
+
 Port = Annotated[int, Field(ge=1, le=65_535)]
 Scalar = bool | int | float | str
 ArgValue = Scalar | list[Scalar]
-
-
-class Section(BaseModel):
-    """A table of the file: unknown keys are refused, values cannot be changed afterwards.
-
-    TOML has types of its own, so nothing is converted: a port of `true` would be port 1.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Engine(Section):
@@ -191,23 +183,6 @@ class Liveness(Section):
     canary_every_s: Positive = Field(300.0, description="An idle engine is asked for one token so often.")
 
 
-class Smoke(Section):
-    """The question with a known answer, asked after the engine can answer."""
-
-    on_start: Literal["off", "report", "require"] = Field(
-        "report",
-        description='"report": asked after READY; "require": READY waits for the right answer.',
-    )
-    question: str = Field(
-        "What is the capital of France? Answer in one sentence.",
-        min_length=1,
-        description="What the engine is asked.",
-    )
-    expect: str = Field("Paris", min_length=1, description="The answer must contain this, in any case.")
-    max_tokens: int = Field(256, ge=1, le=65_536, description="Room for reasoning and answer.")
-    timeout_s: Positive = Field(120.0, description="Longest wait for the answer.")
-
-
 class History(Section):
     """The record of starts."""
 
@@ -235,3 +210,9 @@ class Settings(Section):
     smoke: Smoke = Smoke()
     history: History = History()
     incident: Incident = Incident()
+
+    @model_validator(mode="after")
+    def _smoke_needs_words(self) -> Self:
+        if self.smoke.on_start == "require" and self.readiness.probe != "generate":
+            raise ValueError('smoke.on_start = "require" needs readiness.probe = "generate": only words can be judged')
+        return self

@@ -169,11 +169,22 @@ class CanaryDone:
 
 @dataclass(frozen=True, slots=True)
 class SmokeDone:
-    """The question with a known answer has been asked."""
+    """The questions with a known answer have been asked.
+
+    Attributes:
+        verdict: A sentence that shows it.
+        seconds: Duration of the whole test.
+        first_token_s: Seconds to the first token.
+        tokens_per_s: Tokens a second behind the first one.
+        beside: Both next to those of the last tests, in words.
+    """
 
     passed: bool
     verdict: str
     seconds: float = 0.0
+    first_token_s: float | None = None
+    tokens_per_s: float | None = None
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True)

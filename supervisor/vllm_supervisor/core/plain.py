@@ -53,6 +53,8 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     smoke = status.get("smoke")
     if smoke:
         found.append(("smoke test", f"{smoke['verdict']} ({duration(smoke['seconds'])})"))
+        if smoke.get("pace"):
+            found.append(("speed", str(smoke["pace"])))
     fault = status.get("fault")
     if fault:
         found.append(("fault", f"{fault['reason']}: {fault['summary'] or fault['evidence']}"))

@@ -9,6 +9,7 @@ from .causes import Cause
 from .effects import Canary, Effect, Log, NotifyReady, ReadCounters, RecordReady, Reload, SaveIncident, Smoke
 from .events import Activity, CanaryDone, Counted, SmokeDone
 from .phases import LOADING, SERVING, Phase
+from .smoke import SLOW
 from .state import State
 from .words import duration
 
@@ -68,8 +69,12 @@ def smoke_done(state: State, event: SmokeDone, now: float) -> Result:
     """The question with a known answer was asked."""
     if state.phase not in LOADING | SERVING:
         return state, ()
-    state = replace(state, smoke=(event.passed, event.verdict, event.seconds))
-    note = Log("info" if event.passed else "error", f"smoke test: {event.verdict} ({event.seconds:.1f} s)")
+    state = replace(state, smoke=(event.passed, event.verdict, event.seconds), smoke_pace=event.beside)
+    pace = f"; {event.beside}" if event.beside else ""
+    note = Log(
+        "error" if not event.passed else "warning" if event.verdict.startswith(SLOW) else "info",
+        f"smoke test: {event.verdict} ({event.seconds:.1f} s){pace}",
+    )
     if state.phase in LOADING and state.policy.smoke == "require":
         if event.passed:
             after, effects = gates.smoke_passed(state, now)

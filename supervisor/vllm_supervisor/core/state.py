@@ -115,6 +115,7 @@ class State:
     life: Life | None = None
     ready_at: float | None = None
     smoke: tuple[bool, str, float] | None = None
+    smoke_pace: str = ""
     suspect: Cause | None = None
     fault: Cause | None = None
     stop_by: str = ""

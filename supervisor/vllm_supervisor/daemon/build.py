@@ -180,7 +180,7 @@ def build(
         devices=lambda: checker.devices,
         neighbours=checker.neighbours,
         preflight=checker.run,
-        smoke=lambda: ask(http, instance.settings.smoke),
+        smoke=lambda: ask(http, instance.settings, history.rows),
         gpu_table=gpus.table,
         dropped=lambda: outlets.forwarder.dropped,
         last_load_s=_last_load(past),

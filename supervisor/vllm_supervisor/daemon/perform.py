@@ -24,6 +24,7 @@ from vllm_supervisor.core.redact import by_shape
 from .ending import sweep
 from .record import not_executable, record_end, record_ready
 from .saving import save_incident
+from .smoke import kept
 
 if TYPE_CHECKING:
     import structlog
@@ -234,9 +235,7 @@ class Performer:
             result = await self.parts.smoke()
         finally:
             watch.canaries -= 1
-        self.parts.history.update(
-            smoke={"passed": result.passed, "verdict": result.verdict, "seconds": round(result.seconds, 3)},
-        )
+        self.parts.history.update(smoke=kept(result, self.parts.instance.settings))
         self.parts.put(result)
 
     async def _incident(self, effect: fx.SaveIncident, state: State) -> None:

@@ -174,7 +174,7 @@ def _smoke(state: State) -> dict[str, Any] | None:
     if state.smoke is None:
         return None
     passed, verdict, seconds = state.smoke
-    return {"passed": passed, "verdict": verdict, "seconds": round(seconds, 3)}
+    return {"passed": passed, "verdict": verdict, "seconds": round(seconds, 3), "pace": state.smoke_pace}
 
 
 def _fault(state: State) -> dict[str, str] | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .api import DEAD, Api, dumped, missing, reply, usage
+from .api import DEAD, Api, dumped, failure, missing, reply, usage
 from .model import Request
 from .server import Answer, Asked
 
@@ -69,6 +69,11 @@ def _completion_chunks(
     yield from _farewell(request)
 
 
+def thoughts(api: Api) -> str:
+    """The field of the reasoning: vLLM renamed it after 0.11."""
+    return "reasoning_content" if api.minor <= 11 else "reasoning"
+
+
 def chat(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
     """POST /v1/chat/completions; without --reasoning-parser the thought is part of the content."""
     messages = given.get("messages")
@@ -78,21 +83,28 @@ def chat(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
     split = len(thought) + 1 if thought else 0  # </think> is a token too
     parser = api.args.has("reasoning-parser") and split
     text = [*thought, "</think>", *answer] if thought else answer
-    tokens, reason = wanted(given, api.max_len, len(text) + 1)
-    request = api.start(
-        asked, given, sum(len(str(each.get("content", "")).split()) + 4 for each in messages), tokens, reason
-    )
+    prompt = sum(len(str(each.get("content", "")).split()) + 4 for each in messages)
+    limit = given.get("max_completion_tokens") or given.get("max_tokens") or 0
+    if limit > api.max_len:
+        return failure(
+            f"max_tokens={limit} cannot be greater than max_model_len={api.max_len}.", "BadRequestError", 400
+        )
+    tokens, reason = wanted({**given, "max_tokens": min(limit, api.max_len - prompt)}, api.max_len, len(text) + 1)
+    request = api.start(asked, given, prompt, tokens, reason)
     if isinstance(request, Answer):
         return request
     text = (text * (tokens // max(len(text), 1) + 1))[:tokens] if given.get("ignore_eos") else text
     if given.get("stream"):
-        return Answer(kind=STREAM, chunks=_chat_chunks(api, asked, request, text, split if parser else 0))
+        options = given.get("stream_options") or {}
+        return Answer(
+            kind=STREAM, chunks=_chat_chunks(api, asked, request, text, split if parser else 0, options=options)
+        )
     if bad := api.ended_badly(asked, request):
         return bad
     made = text[: request.made]
     message = {"role": "assistant", "content": "".join(made[split:] if parser else made) or None, "refusal": None,
                "annotations": None, "audio": None, "function_call": None,
-               "reasoning": "".join(made[: split - 1]) if parser else None}  # fmt: skip
+               thoughts(api): "".join(made[: split - 1]) if parser else None}  # fmt: skip
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": request.finished, "stop_reason": None,
               "token_ids": None, "routed_experts": None}  # fmt: skip
     return reply({**api._frame("chatcmpl", "chat.completion"), "choices": [choice], "service_tier": None,
@@ -101,27 +113,37 @@ def chat(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
                   "prompt_token_ids": None, "prompt_text": None, **NO_KV})  # fmt: skip
 
 
-def _chat_chunks(api: Api, asked: Asked, request: Request, text: list[str], split: int) -> Iterator[bytes]:
+def _chat_chunks(
+    api: Api, asked: Asked, request: Request, text: list[str], split: int, *, options: dict[str, Any]
+) -> Iterator[bytes]:
     frame = api._frame("chatcmpl", "chat.completion.chunk")
+    always = options.get("include_usage") and options.get("continuous_usage_stats")
 
-    def chunk(delta: dict[str, Any], last: str | None) -> bytes:
+    def counted(made: int) -> dict[str, Any]:
+        return {"usage": usage(request.prompt, made)} if always else {}
+
+    def chunk(delta: dict[str, Any], last: str | None, made: int) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": last, "token_ids": None}
         if last:
             return _event(
                 {**frame, "choices": [{**choice, "stop_reason": None}], "system_fingerprint": api.fingerprint}
+                | counted(made)
             )
-        return _event({**frame, "choices": [choice]})
+        return _event({**frame, "choices": [choice], **counted(made)})
 
     first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-    yield _event({**frame, "choices": [first], "prompt_token_ids": None, "prompt_text": None})
+    yield _event({**frame, "choices": [first], "prompt_token_ids": None, "prompt_text": None, **counted(0)})
     sent = 0
     for made, last in api.follow(asked, request):
         thought, content = text[sent : min(made, split - 1)], text[max(sent, split) : made]
         if split and thought and content:
-            yield chunk({"reasoning": "".join(thought)}, None)
+            yield chunk({thoughts(api): "".join(thought)}, None, made)
             thought = []
-        yield chunk({"reasoning": "".join(thought)} if split and thought else {"content": "".join(content)}, last)
+        delta = {thoughts(api): "".join(thought)} if split and thought else {"content": "".join(content)}
+        yield chunk(delta, last, made)
         sent = made
+    if options.get("include_usage") and request.finished != "dead":
+        yield _event({**frame, "choices": [], "usage": usage(request.prompt, sent)})
     yield from _farewell(request)
 
 
