@@ -34,9 +34,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "smoke",
         help=HELP,
         description="Asks the running engine the questions of the configuration's table [smoke] and judges each "
-        "answer: right, cut off, empty, wrong, garbage or slow. Reasoning and content are shown apart; time to first token and "
-        "tokens a second stand beside those of the last starts. An answer is slow at half of their pace (three of them "
-        "at least), or when it has not ended within smoke.timeout_s; other requests that run meanwhile excuse it.",
+        "answer: right, cut off, empty, wrong, garbage or slow. Reasoning and content are shown apart; time to first "
+        "token and tokens a second stand beside those of the last starts. An answer is slow at half of their pace (three "
+        "of them at least), or when it has not ended within smoke.timeout_s; other requests that run excuse the pace.",
         epilog="Exit codes: 0 right, 1 not right, 2 right but slow, 64 no such instance, 78 the configuration cannot "
         "be used.",
     )
