@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from vllm_supervisor import __version__
-from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.exits import NOPERM, ExitCode
 
 VERBS = (
     "init",
@@ -54,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
         prog="vllm-supervisor",
         description="Runs `vllm serve` as a systemd service: ready when it answers, failed with a cause, "
         "gone when stopped.",
-        epilog="Exit codes: 0 ok, 64 usage, 69 hardware, 70 bug, 75 transient, 76 gave up, 78 permanent.",
+        epilog="Exit codes: 0 ok, 64 usage, 69 hardware, 70 bug, 75 transient, 76 gave up, 77 not allowed, 78 "
+        "permanent.",
     )
     top.add_argument("--version", action="version", version=f"vllm-supervisor {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
@@ -88,6 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("VSUP_DEBUG"):
             raise
+        if isinstance(error, PermissionError) and error.filename and args.verb != "run":
+            closed = f"{error.filename} is closed to you: run as root or as its owner"
+            print(f"vllm-supervisor {args.verb}: {closed}", file=sys.stderr)
+            return NOPERM
         print(
             f"vllm-supervisor: a bug: {type(error).__name__}: {error}; set VSUP_DEBUG=1 to see where, and report it",
             file=sys.stderr,

@@ -24,6 +24,10 @@ class ControlError(Exception):
     """A daemon may be there and cannot be asked; the message is one sentence with the remedy."""
 
 
+class NotAllowedError(ControlError):
+    """The daemon may not be asked by us."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What the daemon answered."""
@@ -77,7 +81,7 @@ def request(path: Path, target: str, *, method: str = "GET", timeout_s: float = 
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         raise NotRunningError(str(path)) from None
     except PermissionError:
-        raise ControlError(f"{path} may not be used by you: run as root or as the service's user") from None
+        raise NotAllowedError(f"{path} may not be used by you: run as root or as the service's user") from None
     except TimeoutError:
         raise ControlError(f"the supervisor behind {path} has not answered for {timeout_s:.0f} s") from None
     except (OSError, http.client.HTTPException) as error:

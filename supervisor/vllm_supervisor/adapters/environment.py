@@ -19,7 +19,15 @@ TEXT_BYTES = 1 << 20
 
 
 class InstallError(Exception):
-    """An environment could not be made; the message is one sentence."""
+    """An environment could not be made; the message is one sentence.
+
+    Attributes:
+        denied: Another user could make it.
+    """
+
+    def __init__(self, sentence: str, *, denied: bool = False) -> None:
+        super().__init__(sentence)
+        self.denied = denied
 
 
 def make(
@@ -50,7 +58,7 @@ def make(
         if fresh.exists():
             shutil.rmtree(fresh)
     except OSError as error:
-        raise InstallError(f"{error.filename} cannot be written: {error.strerror}") from None
+        raise _unwritable(Path(error.filename or place), error) from None
     _run([python, "-m", "venv", "--prompt", place.name, str(fresh)], log, say)
     pip = [str(fresh / "bin/python"), "-m", "pip", "--no-input", "--disable-pip-version-check", "install"]
     _run([*pip, "--no-compile", "--progress-bar", "off", *pip_args, f"vllm=={version}"], log, say)
@@ -85,7 +93,13 @@ def turn(link: Path, target: Path) -> None:
         fresh.symlink_to(target)
         fresh.replace(link)
     except OSError as error:
-        raise InstallError(f"{link} cannot be written: {error.strerror}") from None
+        raise _unwritable(link, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> InstallError:
+    if isinstance(error, PermissionError):
+        return InstallError(f"{path} is closed to you: run as root, or name a directory of yours", denied=True)
+    return InstallError(f"{path} cannot be written: {error.strerror}")
 
 
 def _run(command: Sequence[str], log: Path, say: Callable[[str], None]) -> None:
@@ -107,6 +121,8 @@ def _run(command: Sequence[str], log: Path, say: Callable[[str], None]) -> None:
                 if SHOWN.match(line):
                     say(line.strip()[:120])
     except OSError as error:
+        if error.filename == str(log):
+            raise _unwritable(log, error) from None
         raise InstallError(f"{command[0]} cannot be run: {error.strerror}") from None
     if process.returncode:
         raise InstallError(f"{last[:200] or 'it ended without a word'} (all of it is in {log})")

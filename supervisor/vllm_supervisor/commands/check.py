@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.causes import REASONS
 from vllm_supervisor.core.check.finding import Finding, Level, grouped
-from vllm_supervisor.core.exits import ExitCode, exit_code
+from vllm_supervisor.core.exits import NOPERM, ExitCode, exit_code
+
+from .places import denied
 
 if TYPE_CHECKING:
     from vllm_supervisor.config import Problem
@@ -31,6 +33,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="what would keep an instance from starting, without starting it",
         description="Looks at configuration, engine, checkpoint, GPUs and machine, and names what would fail. "
         "Ends with 0 when nothing is refused.",
+        epilog="Exit codes: 0 nothing is refused, else that of the first refusal (69, 75, 78); 64 usage, 77 only root "
+        "and the service's user may read the configuration.",
     )
     parser.add_argument("instance", metavar="INSTANCE", nargs="?", help=f"NAME of {CONFIG_DIRECTORY}/NAME.toml")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration file instead of an instance")
@@ -56,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.USAGE
     path = args.config or CONFIG_DIRECTORY / f"{args.instance}.toml"
     instance = read_instance(path.absolute())
+    if isinstance(instance, list) and denied(args.verb, instance):
+        return NOPERM
     found = _configuration(instance) if isinstance(instance, list) else _check(instance, args)
     if isinstance(found, str):
         sys.stderr.write(f"vllm-supervisor check: {found}\n")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.exits import NOPERM, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,14 +36,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "each against the hub's. A broken download goes on where it stopped; of a damaged one only the damaged files "
         "are fetched again. When the hub cannot be reached, a complete directory is enough (sizes only).",
         epilog="Exit codes: 0 whole, 1 not whole (--verify, --offline), 64 usage, 75 broken off (call it again), "
-        "78 it cannot work (no such model, no access, no space).",
+        "77 the directory is another user's, 78 it cannot work (no such model, no access, no space).",
     )
     parser.add_argument("model", metavar="MODEL", help="its name at the hub, such as nvidia/Kimi-K2.5-NVFP4")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="directory of the checkpoint")
-    parser.add_argument("--revision", default="main", metavar="R", help="branch, tag or commit (%(default)s)")
+    parser.add_argument(
+        "--revision", metavar="R", help="branch, tag or commit (default: the commit that DIR holds already, or main)"
+    )
     parser.add_argument("--verify", action="store_true", help="only read what is there and compare the hashes")
     parser.add_argument("--offline", action="store_true", help="never ask the hub; without --verify compare sizes only")
-    parser.add_argument("--rate", metavar="SIZE", help="bound the reading of --verify, such as 200MiB (a second)")
+    parser.add_argument("--rate", metavar="SIZE", help="bound the reading of what is there, such as 200MiB (a second)")
     parser.add_argument("--workers", type=int, default=8, metavar="N", help="files at once (%(default)s)")
     parser.add_argument("--endpoint", default="", metavar="URL", help="a mirror (default: $HF_ENDPOINT, or the hub)")
     parser.add_argument(
@@ -64,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     local = LocalFiles(args.to.absolute())
     try:
         lock = acquire(local.prepare())
+    except PermissionError as error:
+        return _closed(error, args)
     except OSError as error:
         return _said(f"{args.to} cannot be written: {error.strerror}", ExitCode.PERMANENT)
     if isinstance(lock, int):
@@ -97,6 +101,8 @@ def _locked(args: argparse.Namespace, local: LocalFiles) -> int:
     kept = local.listing()
     if kept is not None and kept.repo != args.model:
         return _said(f"{args.to} holds {kept.repo}, not {args.model}; choose another directory", ExitCode.USAGE)
+    # A directory stays at its commit until another revision is asked for: an unattended call is no update.
+    args.revision = args.revision or (kept.commit if kept is not None else "main")
     listing, offline = kept, args.offline or os.environ.get("HF_HUB_OFFLINE", "") in {"1", "true", "yes", "on"}
     if not offline:
         try:
@@ -120,8 +126,14 @@ def _locked(args: argparse.Namespace, local: LocalFiles) -> int:
         return _fetched(fetcher, listing, args)
     except FetchError as error:
         return _said(str(error), ExitCode.TRANSIENT if error.again else ExitCode.PERMANENT)
+    except PermissionError as error:
+        return _closed(error, args)
     except OSError as error:
         return _said(f"{error.filename or args.to}: {error.strerror}", ExitCode.PERMANENT)
+
+
+def _closed(error: PermissionError, args: argparse.Namespace) -> int:
+    return _said(f"{error.filename or args.to} is closed to you: run as its owner or as root", NOPERM)
 
 
 def _listing(hub: Hub, args: argparse.Namespace, *, patient: bool) -> Listing:

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.exits import NOPERM, ExitCode
 
 from .places import add_places, find
 
@@ -26,7 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Lists the starts of an instance, the newest last: when, how it ended, how long it took and why it "
         "failed. Says when a start took much longer than those before it, and in which phase; where the time of the "
         "newest one went, and how long the disk needs for the weights at least.",
-        epilog="Exit codes: 0 listed, 1 the history cannot be read, 64 no such instance.",
+        epilog="Exit codes: 0 listed, 1 the history cannot be read, 64 no such instance, 77 only root and the "
+        "service's user may.",
     )
     add_places(parser)
     parser.add_argument("--last", type=int, default=20, metavar="N", help="how many (default: %(default)s)")
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         rows = past(place, args.last + 5)
     except AskError as error:
         print(f"vllm-supervisor history: {error}", file=sys.stderr)
-        return 1
+        return NOPERM if error.denied else 1
     shown = rows[-args.last :]
     if args.json:
         for row in shown:

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.exits import NOPERM, ExitCode
 
-from .places import add_places, find
+from .places import WHO, add_places, find
 
 if TYPE_CHECKING:
     from vllm_supervisor.adapters.incidents import Kept
@@ -28,7 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Declare the verb and what can be done with incidents."""
     parser = subparsers.add_parser("incident", help=HELP, description=__doc__)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    about = "Exit codes: 0 done, 1 no such incident or it cannot be read or written, 64 no such instance."
+    about = "Exit codes: 0 done, 1 no such incident or it cannot be read or written, 64 no such instance, 77 only "
+    "root and the service's user may."
     for name, words in (
         ("list", "list the incidents of an instance, the newest last"),
         ("show", "show an incident: verdict, evidence, phases, processes, last lines"),
@@ -60,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.USAGE
     root = place.history_path.parent / "incidents"
     if not _readable(root):
-        return _no(f"{root} cannot be read: run as root or as the service's user")
+        _no(f"{root} cannot be read: {WHO}")
+        return NOPERM
     kept = Incidents(root).all()
     if args.action == "list":
         return _list(kept, place.name, as_json=args.json)

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.exits import NOPERM, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ ENV = """\
 class InitError(Exception):
     """Nothing is written; the message is one sentence with the remedy."""
 
-    def __init__(self, sentence: str, code: ExitCode = ExitCode.USAGE) -> None:
+    def __init__(self, sentence: str, code: int = ExitCode.USAGE) -> None:
         super().__init__(sentence)
         self.code = code
 
@@ -209,7 +209,8 @@ def _write(files: Mapping[Path, tuple[str, int]]) -> None:
         if isinstance(error, FileExistsError):
             raise InitError(f"{error.filename2 or error.filename} exists and is not overwritten") from None
         raise InitError(
-            f"{error.filename} cannot be written ({error.strerror}): become root, or use --output"
+            f"{error.filename} cannot be written ({error.strerror}): become root, or use --output",
+            NOPERM if isinstance(error, PermissionError) else ExitCode.USAGE,
         ) from None
 
 

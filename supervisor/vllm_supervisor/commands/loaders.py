@@ -38,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "from memory to a GPU is not in it. Nothing is started or stopped; the sampled files are dropped from the "
         "page cache.",
         epilog="Exit codes: 0 measured, 64 a wrong command line or no such instance, 75 nothing could be measured, "
-        "78 the configuration or its checkpoint cannot be used.",
+        "77 only root and the service's user may read the configuration, 78 it or its checkpoint cannot be used.",
     )
     add_places(parser)
     parser.add_argument("--sample", metavar="SIZE", default="4GiB", help="at most so much is read (%(default)s)")
@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
     if place is None:
         return ExitCode.USAGE
     instance = read(args, place)
-    if instance is None:
-        return ExitCode.PERMANENT
+    if isinstance(instance, int):
+        return instance
     environment = {**os.environ, **instance.configured_env()}
     command = instance.settings.engine.command
     python = find_interpreter(command, environment)

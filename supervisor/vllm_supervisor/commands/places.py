@@ -7,9 +7,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vllm_supervisor.core.exits import NOPERM, ExitCode
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vllm_supervisor.config.load import Problem
     from vllm_supervisor.daemon.instance import Instance
     from vllm_supervisor.daemon.locate import Place
+
+WHO = "run as root or as the service's user"
 
 
 def add_places(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
@@ -51,13 +58,23 @@ def find(args: argparse.Namespace) -> Place | None:
         return None
 
 
-def read(args: argparse.Namespace, place: Place) -> Instance | None:
-    """The configuration at a place; None after its problems on stderr, a line each: then end with 78."""
+def denied(verb: str, problems: Iterable[Problem]) -> bool:
+    """Whether a part of the configuration may not be read by us; then a sentence on stderr says who may."""
+    closed = next((problem.file for problem in problems if problem.denied), "")
+    if closed:
+        print(f"vllm-supervisor {verb}: {closed} may not be read by you: {WHO}", file=sys.stderr)
+    return bool(closed)
+
+
+def read(args: argparse.Namespace, place: Place) -> Instance | int:
+    """The configuration at a place; an exit code after its problems on stderr, a line each."""
     from vllm_supervisor.daemon.instance import read_instance
 
     instance = read_instance(place.config_path, state_dir=args.state_dir, runtime_dir=args.runtime_dir)
     if isinstance(instance, list):
+        if denied(args.verb, instance):
+            return NOPERM
         for problem in instance:
             print(problem, file=sys.stderr)
-        return None
+        return ExitCode.PERMANENT
     return instance

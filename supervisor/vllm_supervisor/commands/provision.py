@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.exits import NOPERM, ExitCode
 
 HELP = "install vLLM and download a model, both at once"
 ENVIRONMENT, MODEL = "environment", "model"
@@ -35,7 +35,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Makes the environment of the engine (/opt/vllm-VERSION, and the link /opt/vllm when there is "
         "none) and downloads the model into its directory, at the same time, with a progress bar each. When one fails "
         "the other goes on; the same command then does only what is left.",
-        epilog="Exit codes: 0 both are there, 75 something is left (call it again), 78 something cannot work, "
+        epilog="Exit codes: 0 both are there, 75 something is left (call it again), 77 a directory is another "
+        "user's, 78 something cannot work, "
         "64 usage.",
     )
     parser.add_argument("model", metavar="MODEL", help="its name at the hub, such as nvidia/Kimi-K2.5-NVFP4")
@@ -90,6 +91,9 @@ def _environment(args: argparse.Namespace, show: _Show) -> tuple[int, str]:
         if not link.exists():
             turn(link, place)
     except InstallError as error:
+        show(ENVIRONMENT, f"failed: {error}")
+        if error.denied:
+            return NOPERM, str(error)
         return ExitCode.TRANSIENT, f"{error}; call the same command again"
     show(ENVIRONMENT, "done", 1, 1)
     return ExitCode.OK, f"vLLM {args.vllm} is in {place}"
@@ -125,6 +129,8 @@ def _model(args: argparse.Namespace, show: _Show) -> tuple[int, str]:
                     show(MODEL, seen["text"], seen["done"], seen["total"])
             else:
                 last = line.strip() or last
+    if process.returncode:
+        show(MODEL, f"failed: {last.removeprefix('vllm-supervisor fetch: ')}")
     return process.returncode, last.removeprefix("vllm-supervisor fetch: ")
 
 
@@ -135,7 +141,9 @@ def _showing() -> Iterator[_Show]:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.fields[name]:<12}"), BarColumn(), TextColumn("{task.description}"))
+        # pip's words may hold brackets that are no markup.
+        about = TextColumn("{task.description}", markup=False)
+        columns = (TextColumn("{task.fields[name]:<12}"), BarColumn(), about)
         with Progress(*columns, console=Console(stderr=True)) as progress:
             # Of an installation nobody knows the total before its end.
             bars = {name: progress.add_task("", name=name, total=None) for name in (ENVIRONMENT, MODEL)}

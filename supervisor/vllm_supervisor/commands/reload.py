@@ -6,8 +6,8 @@ import argparse
 import sys
 import time
 
-from vllm_supervisor.adapters.control import ControlError, NotRunningError, request
-from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.adapters.control import ControlError, NotAllowedError, NotRunningError, request
+from vllm_supervisor.core.exits import NOPERM, ExitCode
 
 from .places import add_places, find
 
@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name} is not running; start it with `systemctl start {name}`", file=sys.stderr)
         return ExitCode.USAGE
     except ControlError as error:
-        print(error, file=sys.stderr)
-        return ExitCode.TRANSIENT
+        print(f"vllm-supervisor reload: {error}", file=sys.stderr)
+        return NOPERM if isinstance(error, NotAllowedError) else ExitCode.TRANSIENT
     if reply.status != 202:
         print(f"reload refused: {reply.body.decode(errors='replace').strip()}", file=sys.stderr)
         return ExitCode.TRANSIENT

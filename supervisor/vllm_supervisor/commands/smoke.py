@@ -35,10 +35,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=HELP,
         description="Asks the running engine the questions of the configuration's table [smoke] and judges each "
         "answer: right, cut off, empty, wrong, garbage or slow. Reasoning and content are shown apart; time to first "
-        "token and tokens a second stand beside those of the last starts. An answer is slow at half of their pace (three "
-        "of them at least), or when it has not ended within smoke.timeout_s; other requests that run excuse the pace.",
-        epilog="Exit codes: 0 right, 1 not right, 2 right but slow, 64 no such instance, 78 the configuration cannot "
-        "be used.",
+        "token and tokens a second stand beside those of the last starts. An answer is slow at half of their pace "
+        "(three of them at least; other requests that run excuse it), or when it has not ended within smoke.timeout_s.",
+        epilog="Exit codes: 0 right, 1 not right, 2 right but slow, 64 no such instance, 77 only root and the service's "
+        "user may read the configuration, 78 the configuration cannot be used.",
     )
     add_places(parser)
     parser.add_argument("--question", metavar="TEXT", help="another question, instead of all of them")
@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
     if place is None:
         return ExitCode.USAGE
     instance = read(args, place)
-    if instance is None:
-        return ExitCode.PERMANENT
+    if isinstance(instance, int):
+        return instance
     if args.max_tokens is not None and args.max_tokens < 1:
         print(f"vllm-supervisor smoke: --max-tokens must be at least 1, not {args.max_tokens}", file=sys.stderr)
         return ExitCode.USAGE

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.exits import NOPERM, ExitCode
 
 from .places import add_places, find
 
@@ -31,7 +31,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Shows where an instance stands: phase, progress, GPUs, tokens a second. When its supervisor does "
         "not run, shows how the last start ended. Without a name, where there are several instances, shows all of them "
         "in one table.",
-        epilog="Exit codes: 0 ready (all of them), 3 not ready or not running, 64 no such instance.",
+        epilog="Exit codes: 0 ready (all of them), 3 not ready or not running, 64 no such instance, 77 only root "
+        "and the service's user may.",
     )
     add_places(parser)
     parser.add_argument("--watch", action="store_true", help="show it again every second until Ctrl-C")
@@ -96,7 +97,7 @@ def _show(place: Place, *, as_json: bool) -> int:
         status = ask(place)
     except AskError as error:
         print(f"vllm-supervisor status: {error}", file=sys.stderr)
-        return NOT_READY
+        return NOPERM if error.denied else NOT_READY
     if as_json:
         print(json.dumps(status))
     elif sys.stdout.isatty():

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from vllm_supervisor.core.exits import NO_RESTART, ExitCode
+from vllm_supervisor.core.exits import NO_RESTART, NOPERM, ExitCode
 
 from .places import add_places, find
 
@@ -34,7 +34,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "wait",
         help=HELP,
         description="Returns when an instance can answer. Waits through the retries after a transient failure.",
-        epilog="Exit codes: 0 ready, 75 failed or not running, 124 not ready in time, 64 no such instance.",
+        epilog="Exit codes: 0 ready, 75 failed or not running, 124 not ready in time, 64 no such instance, 77 only "
+        "root and the service's user may.",
     )
     add_places(parser, required=True)
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds; without it there is no limit")
@@ -67,7 +68,7 @@ def _wait(place: Place, timeout_s: float | None, tell: Callable[[Mapping[str, An
         try:
             status = ask(place)
         except AskError as error:
-            return ExitCode.TRANSIENT, str(error)
+            return NOPERM if error.denied else ExitCode.TRANSIENT, str(error)
         now = time.monotonic()
         if status["ready"]:
             return ExitCode.OK, ""

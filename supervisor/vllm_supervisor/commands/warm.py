@@ -33,8 +33,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Compiles the modules of the engine's environment that are not, where it may write; says which of "
         "the engine's caches are warm; and reads the shards into memory, as far as memory is free for them. Nothing "
         "is started or stopped. Run it as root, or as the service's user.",
-        epilog="Exit codes: 0 done as far as it goes, 64 no such instance, 75 the reading failed, 78 the "
-        "configuration or its checkpoint cannot be used.",
+        epilog="Exit codes: 0 done as far as it goes, 64 no such instance, 75 the reading failed, 77 only root and "
+        "the service's user may read the configuration, 78 the configuration or its checkpoint cannot be used.",
     )
     add_places(parser)
     parser.add_argument("--json", action="store_true", help="print an object for scripts")
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     if place is None:
         return ExitCode.USAGE
     instance = read(args, place)
-    if instance is None:
-        return ExitCode.PERMANENT
+    if isinstance(instance, int):
+        return instance
     unit, active = _unit(instance.name, place.config_path)
     environment = {**os.environ, **unit, **instance.configured_env()}
     document: dict[str, Any] = {"instance": instance.name}

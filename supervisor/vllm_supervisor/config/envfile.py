@@ -25,7 +25,8 @@ def load_env(path: Path, *, required: bool = False) -> dict[str, str] | list[Pro
     except UnicodeDecodeError as error:
         return [Problem(str(path), f"byte {error.start}", "this is not UTF-8 text; save the file as UTF-8")]
     except OSError as error:
-        return [Problem(str(path), "", f"cannot be read: {error.strerror}; let the service user read it")]
+        denied = isinstance(error, PermissionError)
+        return [Problem(str(path), "", f"cannot be read: {error.strerror}; let the service user read it", denied)]
     return parse_env(text, str(path))
 
 

@@ -20,11 +20,13 @@ class Problem:
     Attributes:
         key: Dotted name of the setting, or the line for a syntax error; empty for the file itself.
         message: What is wrong and what would be right.
+        denied: The file is there and may not be read by us.
     """
 
     file: str
     key: str
     message: str
+    denied: bool = False
 
     def __str__(self) -> str:
         where = f"{self.file}: {self.key}" if self.key else self.file
@@ -43,7 +45,8 @@ def load(path: Path) -> Settings | list[Problem]:
     except UnicodeDecodeError as error:
         return [Problem(file, f"byte {error.start}", "this is not UTF-8 text; save the file as UTF-8")]
     except OSError as error:
-        return [Problem(file, "", f"cannot be read: {error.strerror}; let the service user read it")]
+        denied = isinstance(error, PermissionError)
+        return [Problem(file, "", f"cannot be read: {error.strerror}; let the service user read it", denied)]
     return parse(text, file)
 
 

@@ -23,6 +23,9 @@ class ExitCode(IntEnum):
     PERMANENT = 78
 
 
+NOPERM = 77
+"""sysexits.h's EX_NOPERM: of the verbs, where the caller lacks a right; the daemon never ends with it."""
+
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "stopped on request",
     ExitCode.USAGE: "wrong command line of vllm-supervisor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.adapters import control
@@ -14,7 +15,15 @@ _INTERNAL = frozenset({"id", "boot_id", "gaps"})
 
 
 class AskError(Exception):
-    """Nothing can be learnt; the message is one sentence with the remedy."""
+    """Nothing can be learnt; the message is one sentence with the remedy.
+
+    Attributes:
+        denied: Another user might learn it.
+    """
+
+    def __init__(self, sentence: str, *, denied: bool = False) -> None:
+        super().__init__(sentence)
+        self.denied = denied
 
 
 def ask(place: Place) -> dict[str, Any]:
@@ -26,7 +35,7 @@ def ask(place: Place) -> dict[str, Any]:
     try:
         return {**control.status(place.socket_path), "running": True}
     except control.ControlError as error:
-        raise AskError(str(error)) from None
+        raise AskError(str(error), denied=isinstance(error, control.NotAllowedError)) from None
     except control.NotRunningError:
         rows = past(place, 1)
         last = {name: value for name, value in rows[-1].items() if name not in _INTERNAL} if rows else None
@@ -51,7 +60,8 @@ def past(place: Place, limit: int = 500) -> list[dict[str, Any]]:
         if history.trouble:
             raise AskError(
                 f"the history {place.history_path} cannot be read: run as root or as the service's user, "
-                "and see whether the file is whole"
+                "and see whether the file is whole",
+                denied=not os.access(place.history_path, os.R_OK),
             )
         return rows
     finally:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.adapters import systemctl
 from vllm_supervisor.adapters.steps_journal import JournalError, StepsJournal
-from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.exits import NOPERM, ExitCode
 from vllm_supervisor.core.operations import UNIT_NAME, changed, steps_of, transient_unit
 from vllm_supervisor.core.plain import printable
 
-from .served import NOT_ALLOWED, Served, StepError, may_act, served
+from .served import Served, StepError, may_act, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def operate(args: argparse.Namespace, it: Served, params: Mapping[str, Any], bef
     """
     refused = may_act(args.verb)
     if refused:
-        return _said(args.verb, refused, NOT_ALLOWED)
+        return _said(args.verb, refused, NOPERM)
     journal, unit = StepsJournal(it.name), transient_unit(it.name)
     try:
         head, finished, running = journal.head(), journal.finished(), _running(unit)

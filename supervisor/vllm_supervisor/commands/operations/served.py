@@ -179,7 +179,4 @@ def may_act(verb: str) -> str:
     return f"only root may {verb} an instance, because it stops and starts a service: use sudo"
 
 
-NOT_ALLOWED = 77
-"""sysexits.h's EX_NOPERM."""
-
 REFUSED = Outcome.REFUSED
