@@ -48,7 +48,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Writes NAME.toml and NAME.env for a checkpoint. What is proposed comes from the checkpoint's "
         "config.json and from the GPUs that are here; every other setting stands in the file as a comment with its "
         "default. Nothing is ever overwritten.",
-        epilog="Exit codes: 0 written, 64 nothing was written, 78 the checkpoint cannot be read.",
+        epilog="Exit codes: 0 written, 64 nothing was written, 77 only root may write there, 78 the checkpoint "
+        "cannot be read.",
     )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("name", nargs="?", metavar="NAME", help="instance: /etc/vllm-supervisor/NAME.toml is written")

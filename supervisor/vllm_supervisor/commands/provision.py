@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     with _showing() as show:
         threads = [
             threading.Thread(target=lambda: ended.update({ENVIRONMENT: _environment(args, show)})),
-            threading.Thread(target=lambda: ended.update({MODEL: _model(args, show)})),
+            threading.Thread(target=lambda: ended.update({MODEL: _fetched(args, show)})),
         ]
         for thread in threads:
             thread.start()
@@ -97,6 +97,13 @@ def _environment(args: argparse.Namespace, show: _Show) -> tuple[int, str]:
         return ExitCode.TRANSIENT, f"{error}; call the same command again"
     show(ENVIRONMENT, "done", 1, 1)
     return ExitCode.OK, f"vLLM {args.vllm} is in {place}"
+
+
+def _fetched(args: argparse.Namespace, show: _Show) -> tuple[int, str]:
+    try:
+        return _model(args, show)
+    except OSError as error:
+        return ExitCode.BUG, f"{sys.executable} cannot be run: {error.strerror}"
 
 
 def _model(args: argparse.Namespace, show: _Show) -> tuple[int, str]:
