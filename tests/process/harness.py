@@ -185,7 +185,7 @@ class Daemon:
             return {}
         return dict(reply.json())
 
-    def wait(self, fn: Callable[[], Any], what: str, timeout: float = 15.0) -> Any:
+    def wait(self, fn: Callable[[], Any], what: str, timeout: float = 60.0) -> Any:
         def alive_or_done() -> Any:
             value = fn()
             if not value and self.process and self.process.poll() is not None:
@@ -196,7 +196,7 @@ class Daemon:
 
         return wait_until(alive_or_done, timeout, what, self.out, self.err)
 
-    def wait_phase(self, *phases: str, timeout: float = 15.0) -> dict[str, Any]:
+    def wait_phase(self, *phases: str, timeout: float = 60.0) -> dict[str, Any]:
         """The status, once its phase is one of `phases`; fails when the daemon exits before."""
 
         def reached() -> dict[str, Any] | None:
@@ -205,7 +205,7 @@ class Daemon:
 
         return dict(self.wait(reached, f"phase {' or '.join(phases)}", timeout))
 
-    def wait_exit(self, timeout: float = 20.0) -> int:
+    def wait_exit(self, timeout: float = 60.0) -> int:
         assert self.process
         process = self.process
         wait_until(lambda: process.poll() is not None, timeout, "exit of the daemon", self.out, self.err)

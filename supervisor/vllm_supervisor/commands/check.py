@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.USAGE
     path = args.config or CONFIG_DIRECTORY / f"{args.instance}.toml"
     instance = read_instance(path.absolute())
-    if isinstance(instance, list) and denied(args.verb, instance):
+    if isinstance(instance, list) and denied("check", instance):
         return NOPERM
     found = _configuration(instance) if isinstance(instance, list) else _check(instance, args)
     if isinstance(found, str):
