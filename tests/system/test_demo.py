@@ -114,7 +114,7 @@ def test_an_ordinary_user_sees_a_start_an_answer_a_scrape_and_a_clean_stop(home)
         assert re.search(r"READY after [\d.]+ s", out)
         assert "reasoning  The user asks for the capital of France. That is Paris." in out
         assert "content    The capital of France is Paris." in out
-        assert re.search(r"\d+ tokens in [\d.]+ s: [\d.]+ tokens/s", out)
+        assert re.search(r"\d+ tokens in [\d.]+ s: the first after [\d.]+ s, [\d.]+ tokens/s", out)
         counted = re.search(r"(\d+) tokens generated in all, (\d+) before", out)
         assert counted is not None, out
         answer = re.search(r"(\d+) tokens in", out)

@@ -155,7 +155,8 @@ def _serving(status: Mapping[str, Any], points: Sequence[Point], now: float) -> 
     smoke = status.get("smoke")
     asked = ""
     if smoke:
-        asked = f'<p class="{"" if smoke["passed"] else "problem"}">Smoke test: {_text(smoke["verdict"])}</p>'
+        words = "; ".join(filter(None, (smoke["verdict"], smoke.get("pace"))))
+        asked = f'<p class="{"" if smoke["passed"] else "problem"}">Smoke test: {_text(words)}</p>'
     return "serving", (
         f"<h2>Serving</h2><p>{_text(said or 'no figures from the engine')}</p>"
         f"<figure>{chart(f'tokens generated a second: {said}', tokens, KEPT_S)}"
