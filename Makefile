@@ -107,7 +107,7 @@ reliability: venv ## Write what the last matrix, system tests and soak measured 
 # --- what is generated ------------------------------------------------------------------------------------------
 
 .PHONY: units lock
-units: ## Write both unit files from their template
+units: ## Write the unit files from their templates
 	@$(PYTHON) tests/lab/units.py
 
 UV ?= uv

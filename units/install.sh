@@ -108,9 +108,11 @@ reload_systemd() {
 
 uninstall_all() {
     if [ -z "$DESTDIR" ] && [ -d /run/systemd/system ]; then
-        running=$(systemctl list-units --plain --no-legend --state=active,activating,deactivating,reloading 'kimi.service' 'vllm@*.service' | awk '{print $1}' | xargs)
+        running=$(systemctl list-units --plain --no-legend --state=active,activating,deactivating,reloading 'kimi.service' 'kimi-fetch.service' 'vllm@*.service' | awk '{print $1}' | xargs)
         [ -z "$running" ] || fail "still running: stop it first with: systemctl disable --now $running"
     fi
+    # Enabled, it is a link among what kimi wants, which would lead nowhere.
+    [ -n "$DESTDIR" ] || ! command -v systemctl >/dev/null || systemctl --quiet disable kimi-fetch.service 2>/dev/null || true
     rm -rf "$DESTDIR$PREFIX" "$DESTDIR$DOCDIR"
     rm -f "$DESTDIR$BINDIR/vllm-supervisor" "$DESTDIR$UNITDIR/kimi.service" "$DESTDIR$UNITDIR/vllm@.service" "$DESTDIR$UNITDIR/kimi-fetch.service" \
         "$DESTDIR$SYSUSERSDIR/vllm-supervisor.conf" "$DESTDIR$TMPFILESDIR/vllm-supervisor.conf"

@@ -44,14 +44,18 @@ class HubServer:
         files: Content by name.
         faults: By name; the name `listing` is the listing itself.
         token: Wanted of every request; empty for none.
+        port: On loopback; 0 for any that is free.
         asked: (method, name, first byte) of every request for a file.
+        revisions: Of every listing that was asked for.
     """
 
     files: dict[str, bytes]
     repo: str = "maker/model"
     token: str = ""
+    port: int = 0
     faults: dict[str, Fault] = field(default_factory=dict)
     asked: list[tuple[str, str, int]] = field(default_factory=list)
+    revisions: list[str] = field(default_factory=list)
     most_at_once: int = 0
     _at_once: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -62,7 +66,7 @@ class HubServer:
         class Handler(_Handler):
             server_hub = hub
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
@@ -114,7 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             self._json(401, {"error": "Invalid credentials"}, {"X-Error-Code": "GatedRepo"})
             return
-        if re.fullmatch(rf"/api/models/{hub.repo}(/revision/[^/]+)?", path):
+        listing = re.fullmatch(rf"/api/models/{hub.repo}(?:/revision/([^/]+))?", path)
+        if listing:
+            hub.revisions.append(listing[1] or "main")
             self._listing()
             return
         match = re.fullmatch(rf"/{hub.repo}/resolve/[^/]+/(.+)", path)

@@ -1,6 +1,6 @@
-"""Writes units/kimi.service and units/vllm@.service from their one template.
+"""Writes units/kimi.service, units/vllm@.service and units/kimi-fetch.service from their templates.
 
-Run by `make units`; both results are committed, and a test compares them. Standard library only; the exit codes come
+Run by `make units`; the results are committed, and a test compares them. Standard library only; the exit codes come
 from the package's own enum, so that a new code cannot be forgotten.
 """
 
@@ -11,15 +11,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "supervisor"))
 
-from vllm_supervisor.core.exits import NO_RESTART
+from vllm_supervisor.core.exits import EXEC_FAILURES, NO_RESTART, NOPERM, ExitCode
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "units"
+MODEL = "/shared/kimi-k2.5-nvfp4"
+FETCH = "kimi-fetch.service"
 UNITS = {
     "kimi.service": {
         "NOTE": "Made from unit.template by `make units`; local changes belong into `systemctl edit kimi`.",
         "DESCRIPTION": "Kimi K2.5 served by vLLM",
         "INSTANCE": "kimi",
-        "MOUNTS": "/opt/vllm /shared/kimi-k2.5-nvfp4",
+        "MOUNTS": f"/opt/vllm {MODEL}",
         "EXTRA": "# The same instance under its other name would fight for the same GPUs and directories.\nConflicts=vllm@kimi.service\n",
     },
     "vllm@.service": {
@@ -30,20 +32,31 @@ UNITS = {
         "MOUNTS": "/opt/vllm",
         "EXTRA": "",
     },
+    FETCH: {
+        "NOTE": "Made from fetch.template by `make units`; local changes belong into `systemctl edit kimi-fetch`.",
+        "INSTANCE": "kimi",
+        "MODEL": MODEL,
+        "REPO": "nvidia/Kimi-K2.5-NVFP4",
+    },
 }
+
+FETCH_FINAL = {1, NOPERM} | {int(code) for code in ExitCode if code not in {ExitCode.OK, ExitCode.TRANSIENT}}
+"""What `fetch` ends with when another call cannot help; 1 is a directory that is not whole and has no hub."""
 
 
 def render(name: str) -> str:
     """The text of one unit file."""
-    text = (DIRECTORY / "unit.template").read_text(encoding="utf-8")
-    values = {**UNITS[name], "NO_RESTART": " ".join(map(str, sorted(NO_RESTART)))}
+    template = "fetch.template" if name == FETCH else "unit.template"
+    text = (DIRECTORY / template).read_text(encoding="utf-8")
+    codes = FETCH_FINAL | EXEC_FAILURES if name == FETCH else NO_RESTART
+    values = {**UNITS[name], "NO_RESTART": " ".join(map(str, sorted(codes)))}
     for key, value in values.items():
         text = text.replace(f"@{key}@", value)
     return text
 
 
 def main() -> int:
-    """Writes both files."""
+    """Writes all of them."""
     for name in UNITS:
         (DIRECTORY / name).write_text(render(name), encoding="utf-8")
     return 0

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lab.units import render
+from lab.units import FETCH, FETCH_FINAL, render
 from vllm_supervisor.core.caches import caches
-from vllm_supervisor.core.exits import NO_RESTART, RESTARTED
+from vllm_supervisor.core.exits import EXEC_FAILURES, NO_RESTART, RESTARTED, ExitCode
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 UNITS = ROOT / "units"
 NAMES = ["kimi.service", "vllm@.service"]
-FETCH = "kimi-fetch.service"
 MOST_EXPOSED = 2.0
 
 
@@ -28,7 +27,7 @@ def settings(name: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, FETCH])
 def test_the_committed_unit_is_what_the_template_gives(name: str) -> None:
     assert (UNITS / name).read_text() == render(name), "run `make units`"
     assert "@" not in re.sub(
@@ -104,15 +103,23 @@ def test_directories_of_the_engine_are_inside_what_the_unit_makes(name: str) -> 
     assert {cache.name: cache.path for cache in kept if not cache.path.startswith(f"%C/{instance}/")} == {}
 
 
-def test_the_unit_that_fetches_is_wanted_and_never_required() -> None:
+def test_the_unit_that_fetches_is_wanted_and_nothing_waits_for_it() -> None:
     found = settings(FETCH)
     assert found["WantedBy"] == ["kimi.service"]
-    assert found["Before"] == ["kimi.service"]
-    assert found["Type"] == ["oneshot"]
-    assert found["TimeoutStartSec"] == ["infinity"]
-    assert not {"Requires", "RequiredBy", "BindsTo", "Restart"} & set(found)
+    # Ordered before nothing, and started with its first moment: neither a boot nor a start of kimi has a job to wait for.
+    assert found["Type"] == ["exec"]
+    assert not {"Before", "Requires", "RequiredBy", "BindsTo", "PartOf", "ExecStartPre", "ExecStartPost"} & set(found)
     kimi = settings("kimi.service")
-    assert settings(FETCH)["RequiresMountsFor"][0] in kimi["RequiresMountsFor"][0]
+    assert not [value for key in ("After", "Requires", "BindsTo") for value in kimi.get(key, []) if "fetch" in value]
+    (mounts,) = found["RequiresMountsFor"]
+    assert mounts in kimi["RequiresMountsFor"][0]
+    assert found["ReadWritePaths"] == [mounts]
+    assert found["LoadCredential"] == ["hub-token:kimi.hub-token"]
+    (command,) = found["ExecStart"]
+    assert command.endswith(f" fetch nvidia/Kimi-K2.5-NVFP4 --to {mounts} --rate 200MiB")
+    listed = {int(code) for code in found["RestartPreventExitStatus"][0].split()}
+    assert listed == FETCH_FINAL | EXEC_FAILURES
+    assert int(ExitCode.TRANSIENT) not in listed
 
 
 @pytest.mark.parametrize("name", [*NAMES, FETCH])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.hub_server import HubServer
+from lab.hub_server import COMMIT, HubServer
 from process.waiting import wait_until
 
 SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
@@ -68,7 +68,20 @@ def test_it_arrives_whole_several_at_once_and_a_second_call_transfers_nothing(hu
     again = model.fetch()
     assert (again.returncode, "0 of 5 files fetched" in again.stdout) == (0, True), again.stderr
     assert len(hub.asked) == before
-    assert model.fetch("--verify").stdout == "all 5 files have the right hash\n"
+    assert model.fetch("--verify", "--revision", "main").stdout == "all 5 files have the right hash\n"
+    assert hub.revisions == ["main", COMMIT, "main"], "a directory stays at its commit until another one is asked for"
+
+
+def test_a_mirror_is_asked_instead_of_the_hub(hub: HubServer, model: Directory) -> None:
+    with HubServer({}, repo=hub.repo) as the_hub:
+        done = model.fetch("--endpoint", hub.url, HF_ENDPOINT=the_hub.url)
+        assert done.returncode == 0, done.stderr
+        assert (the_hub.revisions, the_hub.asked) == ([], [])
+        # Without the option the variable of the library says which; a mirror without the model is one sentence.
+        empty = model.fetch("--revision", "main", HF_ENDPOINT=the_hub.url)
+        assert (empty.returncode, the_hub.revisions) == (78, ["main"])
+        assert empty.stderr == "vllm-supervisor fetch: maker/model has no files at main\n"
+    assert model.whole()
 
 
 def test_dropped_connections_429_and_503_are_gone_on_with(hub: HubServer, model: Directory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,30 +11,45 @@ from pathlib import Path
 import pytest
 
 from lab.hub_server import HubServer
+from process.verbs import on_terminal
 from system.test_operators_upgrade import wheel
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(240)
+SHARD = "model.safetensors"
+
+
+def arguments(hub: HubServer, folder: Path, version: str) -> list[str]:
+    return [
+        "provision", hub.repo, "--to", str(folder / "model"), "--vllm", version, "--engine-dir", str(folder / "vllm"),
+        "--python", sys.executable, "--pip-args", f"--no-index --find-links={folder}",
+        "--fetch-args", f"--endpoint {hub.url}",
+    ]  # fmt: skip
 
 
 def provision(hub: HubServer, folder: Path, version: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    command = [
-        sys.executable, "-m", "vllm_supervisor", "provision", hub.repo, "--to", str(folder / "model"), "--vllm", version,
-        "--engine-dir", str(folder / "vllm"), "--python", sys.executable,
-        "--pip-args", f"--no-index --find-links={folder}",
-    ]  # fmt: skip
-    env = {**kept, "HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "home")}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=150, check=False)
+    command = [sys.executable, "-m", "vllm_supervisor", *arguments(hub, folder, version)]
+    env = {**kept, "HF_HOME": str(folder / "home")}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=False)
 
 
-def test_each_fails_and_goes_on_alone(tmp_path: Path) -> None:
+def bars(painted: str) -> dict[str, str]:
+    """The last that each of the two bars showed, without colours."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", painted)
+    return dict(re.findall(r"^(environment|model) +[━╸╺ ]+ (\S.*?) *$", plain.replace("\r", "\n"), re.MULTILINE))
+
+
+def test_the_environment_fails_and_comes_alone_under_two_bars(tmp_path: Path) -> None:
     wheel(tmp_path, "0.32.0")
-    with HubServer({"config.json": b"{}", "model.safetensors": bytes(1 << 20)}) as hub:
-        failed = provision(hub, tmp_path, "0.99.0")
-        assert failed.returncode == 75, failed.stderr
-        assert "environment: ERROR: No matching distribution found for vllm==0.99.0" in failed.stderr
-        assert "model: " in failed.stdout
-        assert (tmp_path / "model/model.safetensors").stat().st_size == 1 << 20
+    with HubServer({"config.json": b"{}", SHARD: bytes(1 << 20)}) as hub:
+        code, painted = on_terminal(*arguments(hub, tmp_path, "0.99.0"), deadline_s=200, HF_HOME=str(tmp_path / "home"))
+        assert code == 75, painted
+        last = bars(painted)
+        assert last["environment"].startswith("failed: ERROR: No matching distribution found")
+        assert last["model"].startswith("fetching: "), "the other went on"
+        assert "2 of 2 files" in last["model"]
+        assert "environment: ERROR: No matching distribution found for vllm==0.99.0" in painted
+        assert (tmp_path / "model" / SHARD).stat().st_size == 1 << 20
         assert not (tmp_path / "vllm").exists()
         asked = len(hub.asked)
 
@@ -46,11 +62,24 @@ def test_each_fails_and_goes_on_alone(tmp_path: Path) -> None:
         assert ".new" not in first
 
 
-def test_a_model_that_does_not_exist_does_not_keep_the_environment_from_coming(tmp_path: Path) -> None:
+def test_the_model_fails_and_comes_alone(tmp_path: Path) -> None:
     wheel(tmp_path, "0.32.0")
-    with HubServer({"config.json": b"{}"}) as hub:
+    with HubServer({"config.json": b"{}", SHARD: bytes(1 << 20)}) as hub:
         hub.token = "hf_secret"
+        refused = provision(hub, tmp_path, "0.32.0")
+        assert refused.returncode == 78
+        assert "model: maker/model is gated" in refused.stderr
+        made = (tmp_path / "vllm/bin/vllm").stat()
+
+        hub.token = ""
+        hub.fault(SHARD).damages = 3
+        failed = provision(hub, tmp_path, "0.32.0")
+        assert failed.returncode == 75
+        assert f"model: {SHARD} has arrived 3 times with other bytes" in failed.stderr
+        assert "environment: vLLM 0.32.0 is in " in failed.stdout
+
         done = provision(hub, tmp_path, "0.32.0")
-    assert done.returncode == 78
-    assert "model: maker/model is gated" in done.stderr
-    assert (tmp_path / "vllm/bin/vllm").exists()
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "model" / SHARD).read_bytes() == bytes(1 << 20)
+        assert len(hub.fetched("config.json")) == 1, "what had arrived is not fetched again"
+        assert (tmp_path / "vllm/bin/vllm").stat() == made, "the environment was there already"

@@ -49,7 +49,7 @@ def verb(*arguments: str | Path, **env: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def on_terminal(*arguments: str | Path, **env: str) -> tuple[int, str]:
+def on_terminal(*arguments: str | Path, deadline_s: float = DEADLINE_S, **env: str) -> tuple[int, str]:
     """A verb on a terminal of 100 columns: its code and all that it painted."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -61,7 +61,7 @@ def on_terminal(*arguments: str | Path, **env: str) -> tuple[int, str]:
         start_new_session=True,
     )
     os.close(theirs)
-    painted, until = b"", time.monotonic() + DEADLINE_S
+    painted, until = b"", time.monotonic() + deadline_s
     try:
         while time.monotonic() < until:
             if not select.select([ours], [], [], 1.0)[0]:

@@ -91,7 +91,7 @@ def _environment(args: argparse.Namespace, show: _Show) -> tuple[int, str]:
         if not link.exists():
             turn(link, place)
     except InstallError as error:
-        show(ENVIRONMENT, f"failed: {error}")
+        show(ENVIRONMENT, f"failed: {error}", 0, 1)
         if error.denied:
             return NOPERM, str(error)
         return ExitCode.TRANSIENT, f"{error}; call the same command again"
@@ -137,7 +137,7 @@ def _model(args: argparse.Namespace, show: _Show) -> tuple[int, str]:
             else:
                 last = line.strip() or last
     if process.returncode:
-        show(MODEL, f"failed: {last.removeprefix('vllm-supervisor fetch: ')}")
+        show(MODEL, f"failed: {last.removeprefix('vllm-supervisor fetch: ')}", 0, 1)
     return process.returncode, last.removeprefix("vllm-supervisor fetch: ")
 
 
