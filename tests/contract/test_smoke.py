@@ -82,7 +82,7 @@ async def test_more_than_the_context_has_is_not_insisted_on(fake, room, verdict,
         ({"answer": "so " * 300, "reasoning": ""}, {"max_tokens": 10}, "cut off", "cut off after 80 tokens: 'so so"),
         ({"generate_status": 500}, {}, "failed", "/v1/chat/completions says 500: The fake was told to fail."),
         ({"generate_hangs": True}, {"timeout_s": 0.5}, "failed", "/v1/chat/completions: no answer in time"),
-        ({"token_delay": 0.8}, {"timeout_s": 4.0}, "slow", "slow: "),
+        ({"token_delay": 0.2}, {"timeout_s": 2.5}, "slow", "slow: "),
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 9 else "",
 )
@@ -92,7 +92,7 @@ async def test_what_is_not_right_is_told_apart(fake, knobs, table, verdict, sent
     assert (found.passed, found.verdict) == (False, verdict)
     assert found.sentence.startswith(sentence)
     if verdict == "slow":
-        assert " tokens in 4 s" in found.sentence
+        assert " tokens in 2.5 s" in found.sentence
         assert " and no end: 'The user" in found.sentence
 
 
