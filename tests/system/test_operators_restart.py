@@ -27,6 +27,9 @@ def pid(service: Service) -> str:
 
 def test_it_checks_restarts_waits_and_asks(kimi: Service) -> None:
     before = pid(kimi)
+    other = vsup(kimi, "restart", "kimi", "--dry-run", user="nobody")
+    closed = "/etc/vllm-supervisor/kimi.env may not be read by you: run as root or as the service's user"
+    assert (other.returncode, other.stdout, other.stderr) == (77, "", f"vllm-supervisor restart: {closed}\n")
     dry = vsup(kimi, "restart", "kimi", "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert "nothing speaks against a start of kimi.service" in dry.stdout

@@ -23,7 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=HELP,
         description="Plans and checks the configuration as it is now and refuses what would not start, before anything "
         "is stopped. Then drains, restarts through systemd, waits and asks the smoke question. It runs in a unit of "
-        "its own: a lost terminal does not end it. Only root may; --dry-run is for everybody.",
+        "its own: a lost terminal does not end it. Only root may; --dry-run is for the service's user as well.",
         epilog="Exit codes: 0 restarted and right, 10 refused before the outage, 17 up with a wrong answer, 20 down, "
         "75 another operation is under way, 77 not root, 64 no such instance.",
     )
@@ -45,8 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def foresee(verb: str, it: Served, command: str | None = None) -> int:
-    """Print plan, findings and the outage to expect; 0 when nothing is refused, else 10."""
+    """Print plan, findings and the outage to expect; 0 when nothing is refused, 77 when we may not look, else 10."""
     from vllm_supervisor.core.check.finding import Level
+    from vllm_supervisor.core.exits import NOPERM
     from vllm_supervisor.core.operations import expected_outage
 
     from .operations.served import REFUSED, StepError, check, plan_lines
@@ -56,6 +57,9 @@ def foresee(verb: str, it: Served, command: str | None = None) -> int:
         drain_s = it.instance().settings.stop.drain_s
         state = it.show("ActiveState").get("ActiveState", "unknown")
     except StepError as error:
+        if error.denied:
+            print(f"vllm-supervisor {verb}: {error}", file=sys.stderr)
+            return NOPERM
         print(f"vllm-supervisor {verb}: refused: {error}", file=sys.stderr)
         return REFUSED
     for line in plan_lines(view, seen):

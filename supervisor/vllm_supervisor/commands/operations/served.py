@@ -13,6 +13,8 @@ from vllm_supervisor.core.check.finding import Finding
 from vllm_supervisor.core.operations import unit_of
 from vllm_supervisor.core.steps import Outcome
 
+from ..places import WHO  # noqa: TID252 - a neighbour
+
 if TYPE_CHECKING:
     from vllm_supervisor.core.check.observed import EngineView, GpuObservation, Observed
     from vllm_supervisor.daemon.instance import Instance
@@ -21,7 +23,15 @@ STATE_ROOT = Path("/var/lib/vllm-supervisor")
 
 
 class StepError(Exception):
-    """A step failed; the message is one sentence."""
+    """A step failed; the message is one sentence.
+
+    Attributes:
+        denied: For want of a right that another user has.
+    """
+
+    def __init__(self, sentence: str, *, denied: bool = False) -> None:
+        super().__init__(sentence)
+        self.denied = denied
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,9 @@ class Served:
 
         found = read_instance(self.config_path, state_dir=STATE_ROOT / self.name)
         if isinstance(found, list):
+            closed = next((problem.file for problem in found if problem.denied), "")
+            if closed:
+                raise StepError(f"{closed} may not be read by you: {WHO}", denied=True)
             raise StepError("; ".join(str(problem) for problem in found))
         return found
 
