@@ -7,9 +7,13 @@ import asyncio
 import pytest
 
 from process.fakes import Fake
+from process.harness import write_config
 from vllm_supervisor.adapters.engine_http import EngineHttp
 from vllm_supervisor.config.questions import Question, Smoke
 from vllm_supervisor.core.endpoint import Endpoint
+from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.daemon.instance import read_instance
+from vllm_supervisor.daemon.policy import build_policy
 from vllm_supervisor.daemon.smoke import converse
 
 TOKENS = 32
@@ -115,3 +119,31 @@ async def test_every_question_is_asked_and_the_one_that_fails_is_named(fake):
     fake.control("set", values={"answer": "Paris, 4 times."})
     found = await put(fake, questions=[four])
     assert (found.passed, found.sentence) == (True, "all 2 right: 'Paris, 4 times.'")
+
+
+@pytest.mark.parametrize(
+    ("on_start", "stall", "budget"),
+    [("require", {}, 180.0), ("report", {}, 120.0), ("require", {"verifying": 5.0}, 5.0)],
+)
+def test_a_start_that_waits_for_the_answers_has_the_time_for_all_of_them(tmp_path, on_start, stall, budget):
+    more = [{"question": "And of Spain?", "expect": "Madrid"}, {"question": "And of Italy?", "expect": "Rome"}]
+    table = {"on_start": on_start, "questions": more, "timeout_s": 60.0}
+    instance = read_instance(write_config(tmp_path, {}, smoke=table, stall=stall))
+    policy = build_policy(instance, [], watchdog_s=None, boot_id="b", now=0.0)
+    assert policy.budgets[Phase.VERIFYING] == budget
+
+
+def test_only_words_can_be_required(tmp_path):
+    config = write_config(tmp_path, {}, smoke={"on_start": "require"}, readiness={"probe": "embed"})
+    (problem,) = read_instance(config)
+    assert str(problem).endswith(
+        'smoke.on_start = "require" needs readiness.probe = "generate": only words can be judged'
+    )
+
+
+def test_a_misspelt_key_of_a_question_is_named_with_the_right_one(tmp_path):
+    config = write_config(tmp_path, {}, smoke={"questions": [{"question": "?", "expct": "4"}]})
+    assert [str(problem).removeprefix(f"{config}: ") for problem in read_instance(config)] == [
+        "smoke.questions.0.expect: this key has no default and must be set",
+        "smoke.questions.0.expct: unknown key; did you mean smoke.questions.0.expect?",
+    ]

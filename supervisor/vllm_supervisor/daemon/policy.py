@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.endpoint import argument
-from vllm_supervisor.core.phases import DEFAULT_BUDGETS
+from vllm_supervisor.core.phases import DEFAULT_BUDGETS, Phase
 from vllm_supervisor.core.policy import Policy
 from vllm_supervisor.core.retry import PastStart, learnt_budgets, row_of_failures, usual_phases, wait_before
 
@@ -41,6 +41,10 @@ def build_policy(
         own = getattr(settings.stall, phase.value.replace("-", "_"))
         if own is not None:
             budgets[phase] = own
+    if settings.smoke.on_start == "require" and settings.stall.verifying is None:
+        # READY waits for every answer, and nothing but the last of them is progress.
+        least = settings.smoke.timeout_s * (1 + len(settings.smoke.questions))
+        budgets[Phase.VERIFYING] = max(budgets[Phase.VERIFYING], least)
     return Policy(
         budgets=budgets,
         expected=usual_phases(past, config_hash),
