@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
+import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +19,11 @@ ROOT_OR_SERVICE = "run as root or as the service's user"
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory):
+def closed():
     """A daemon of root's whose files are closed to others; a configuration with an environment that is."""
-    folder = tmp_path_factory.mktemp("closed")
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(parent.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
+    # Outside of pytest's own directories: every run of pytest closes them to others anew.
+    folder = Path(tempfile.mkdtemp(prefix="closed."))
+    folder.chmod(0o755)
     (folder / "fake.env").write_text("HF_TOKEN=hf_secret\n")
     with running(folder, {"pace": 0}) as daemon:
         until_ready(daemon)
@@ -33,8 +35,9 @@ def closed(tmp_path_factory):
             (folder / name).chmod(0o555)
         daemon.state.chmod(0)
         yield daemon
-        for path in (daemon.state, folder / "theirs"):
-            path.chmod(0o755)
+    for path in (daemon.state, folder / "theirs"):
+        path.chmod(0o755)
+    shutil.rmtree(folder)
 
 
 def words(daemon, verb):

@@ -49,10 +49,10 @@ def make(
     Raises:
         InstallError: it could not be made.
     """
-    if (place / "bin/vllm").exists():
-        return
     fresh = place.with_name(f"{place.name}.new")
     try:
+        if (place / "bin/vllm").exists():
+            return
         place.parent.mkdir(parents=True, exist_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if fresh.exists():
