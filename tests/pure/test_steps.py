@@ -34,7 +34,7 @@ def drive(steps, fails=(), interrupts=None):
 
 def test_all_steps_in_order():
     taken, end, _ = drive(SNAPSHOT)
-    assert taken == ["check", "stop", "gpus", "sync", "manifest", "command", "start", "wait", "smoke"]
+    assert taken == ["check", "ahead", "stop", "gpus", "sync", "manifest", "command", "start", "wait", "smoke"]
     assert end.code is Outcome.DONE
 
 
@@ -55,7 +55,7 @@ def test_whatever_fails_after_the_stop_the_service_is_brought_back(step, code):
     assert end == Finish(code, f"{step} failed: why")
 
 
-@pytest.mark.parametrize(("steps", "outage"), [(RESTART, "restart"), (UPGRADE, "switch")])
+@pytest.mark.parametrize(("steps", "outage"), [(RESTART, "restart"), (UPGRADE, "switch"), (SNAPSHOT, "stop")])
 def test_the_weights_are_read_while_the_old_engine_still_serves(steps, outage):
     taken, _, _ = drive(steps)
     assert taken.index("check") < taken.index("ahead") < taken.index(outage)

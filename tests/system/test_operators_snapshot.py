@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from system.operating import RECORD, UNIT, clean, fake, kill_at, kills_left, states, vsup
+from system.operating import RECORD, UNIT, clean, fake, kill_at, kills_left, record, states, vsup
 from system.service import Service
 
 pytestmark = pytest.mark.timeout(240)
@@ -35,6 +35,8 @@ def test_the_command_finds_a_stopped_service_and_a_manifest_and_the_service_come
     assert done.returncode == 0, done.stderr
     assert kimi.machine.run(["cat", SEEN]).stdout.strip() == "inactive"
     assert active(kimi) == "active"
+    (read,) = [line["text"] for line in record(kimi) if line.get("step") == "ahead" and line["state"] == "done"]
+    assert "in 1 shards in memory" in read or "lies in memory already" in read, read
     manifest = json.loads(kimi.machine.run(["cat", f"{SEEN}.json"]).stdout)
     assert manifest["consistent"] is True
     assert manifest["versions"]["kernel"].startswith("Linux ")
@@ -81,7 +83,7 @@ def test_a_command_that_fails_brings_the_service_back(kimi: Service, command: li
     assert states(kimi)["smoke"] == "done"
 
 
-STEPS = ["check", "stop", "gpus", "sync", "manifest", "start", "wait", "smoke"]
+STEPS = ["check", "ahead", "stop", "gpus", "sync", "manifest", "start", "wait", "smoke"]
 
 
 def test_killed_at_every_step_it_goes_on_and_the_service_returns(kimi: Service) -> None:

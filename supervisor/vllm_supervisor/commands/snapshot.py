@@ -26,10 +26,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "snapshot",
         help=HELP,
         usage="%(prog)s [options] INSTANCE -- COMMAND...\n       %(prog)s verify MANIFEST",
-        description="Drains and stops the instance, sees that the GPUs are free, writes everything to the disks and a "
-        "manifest beside it, runs COMMAND, then starts, waits and asks the smoke question. Whatever fails in the "
-        "middle, the instance comes back. The command finds the manifest's path in SNAPSHOT_MANIFEST. `verify` says "
-        "what differs now from a manifest. Only root may; it runs in a unit of its own.",
+        description="Reads the weights into memory, drains and stops the instance, sees that the GPUs are free, writes "
+        "everything to the disks and a manifest beside it, runs COMMAND, then starts, waits and asks the smoke "
+        "question. Whatever fails in the middle, the instance comes back. The command finds the manifest's path in "
+        "SNAPSHOT_MANIFEST. `verify` says what differs now from a manifest. Only root may; it runs in a unit "
+        "of its own.",
         epilog="Exit codes: 0 done, 10 refused, 12 not stopped, 13 GPUs held, 14 not synced, 15 no manifest, 16 the "
         "command failed (the instance is back), 17 up with a wrong answer, 20 down, 75 another operation is under way, "
         "77 not root, 64 no such instance. Of verify: 0 nothing differs, 1 something does.",

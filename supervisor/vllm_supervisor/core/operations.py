@@ -49,6 +49,7 @@ def steps_of(verb: str, params: Mapping[str, Any]) -> tuple[Step, ...]:
         case "snapshot":
             return (
                 _CHECK,
+                _AHEAD,
                 Step("stop", "draining and stopping it", Outcome.STOP_FAILED),
                 Step("gpus", "seeing that the GPUs are free", Outcome.GPUS_HELD),
                 _SYNC,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from vllm_supervisor.core.manifest import manifest
 from vllm_supervisor.core.words import duration
 
+from .ahead import Ahead
 from .doing import Doing
 from .inventory import parts_now, sync_all
 from .served import StepError
@@ -125,6 +126,7 @@ def snapshot_doers(it: Served, journal: StepsJournal) -> Mapping[str, Doer]:
     doing, own = Doing(it, journal), Snapshotting(it, journal)
     return {
         "check": doing.check,
+        "ahead": Ahead(it).read,
         "stop": doing.stop,
         "gpus": own.gpus,
         "sync": own.sync,
