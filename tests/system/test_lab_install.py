@@ -91,7 +91,7 @@ def test_what_was_staged_works_from_its_final_place(installed: Machine) -> None:
     assert "vllm-supervisor" in installed.run(["vllm-supervisor", "--help"], user="vllm").stdout
     assert installed.run("stat -c '%U %G %a' /etc/vllm-supervisor/kimi.env").stdout.strip() == "root vllm 640"
     assert installed.run("stat -c '%U %a' /etc/credstore").stdout.strip() == "root 700"
-    verify = installed.run("systemd-analyze verify kimi.service vllm@x.service")
+    verify = installed.run("systemd-analyze verify kimi.service vllm@x.service kimi-fetch.service")
     assert verify.stdout + verify.stderr == ""
 
 
@@ -104,11 +104,11 @@ def test_an_uninstallation_waits_for_a_stop_and_leaves_configuration_and_state(i
     assert refused.returncode != 0
     assert "systemctl disable --now kimi.service" in refused.stderr
     assert installed.run("ls /usr/local/bin/vllm-supervisor").stdout
-    installed.run("systemctl stop kimi")
+    installed.run("systemctl stop kimi && systemctl enable --quiet kimi-fetch")
     said = installed.run("make -C /srv/checkout --no-print-directory uninstall").stdout
     assert "left      /etc/vllm-supervisor, /var/lib/vllm-supervisor" in said
     installed.run("test -e /etc/vllm-supervisor/kimi.toml && test -d /var/lib/vllm-supervisor/kimi")
-    gone = "/opt/vllm-supervisor /usr/local/bin/vllm-supervisor /usr/lib/systemd/system/kimi.service /usr/lib/sysusers.d/vllm-supervisor.conf"
+    gone = "/opt/vllm-supervisor /usr/local/bin/vllm-supervisor /usr/lib/systemd/system/kimi.service /usr/lib/systemd/system/kimi-fetch.service /etc/systemd/system/kimi.service.wants/kimi-fetch.service /usr/lib/sysusers.d/vllm-supervisor.conf"
     assert installed.run(f"ls -d {gone} 2>/dev/null", check=False).stdout == ""
     assert installed.show("vllm@x.service", "LoadState") == "not-found"
 
