@@ -77,7 +77,7 @@ install_all() {
     ln -sfn "$PREFIX/bin/vllm-supervisor" "$DESTDIR$BINDIR/vllm-supervisor"
     say "installed $BINDIR/vllm-supervisor -> $PREFIX/bin/vllm-supervisor"
 
-    for unit in kimi.service vllm@.service kimi-fetch.service; do
+    for unit in kimi.service vllm@.service kimi-weights.service vllm-weights@.service kimi-fetch.service; do
         mkdir -p "$DESTDIR$UNITDIR"
         sed "s|/usr/local/bin/|$BINDIR/|; s|/usr/local/share/doc/vllm-supervisor/|$DOCDIR/|; s|/etc/vllm-supervisor/|$CONFDIR/|" "units/$unit" >"$DESTDIR$UNITDIR/$unit"
         chmod 0644 "$DESTDIR$UNITDIR/$unit"
@@ -115,6 +115,7 @@ uninstall_all() {
     [ -n "$DESTDIR" ] || ! command -v systemctl >/dev/null || systemctl --quiet disable kimi-fetch.service 2>/dev/null || true
     rm -rf "$DESTDIR$PREFIX" "$DESTDIR$DOCDIR"
     rm -f "$DESTDIR$BINDIR/vllm-supervisor" "$DESTDIR$UNITDIR/kimi.service" "$DESTDIR$UNITDIR/vllm@.service" "$DESTDIR$UNITDIR/kimi-fetch.service" \
+        "$DESTDIR$UNITDIR/kimi-weights.service" "$DESTDIR$UNITDIR/vllm-weights@.service" \
         "$DESTDIR$SYSUSERSDIR/vllm-supervisor.conf" "$DESTDIR$TMPFILESDIR/vllm-supervisor.conf"
     [ -n "$DESTDIR" ] || reload_systemd
     say "removed   the daemon and its units"

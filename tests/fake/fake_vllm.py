@@ -27,6 +27,10 @@ def main(argv: list[str]) -> int:
     if any(each.startswith("--help") or each == "-h" for each in argv):
         sys.stdout.write(arguments.help_all() if "--help=all" in argv else arguments.USAGE)
         return 0
+    if argv[:1] == ["preload"]:
+        from fake_engine import preload
+
+        return preload.run(wanted, arguments.parse(argv[1:]))
     if argv[:1] != ["serve"]:
         sys.stderr.write(arguments.USAGE + "vllm: error: argument subparser: invalid choice\n")
         return 2

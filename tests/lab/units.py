@@ -13,6 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "supervisor"))
 
 from vllm_supervisor.core.exits import EXEC_FAILURES, NO_RESTART, NOPERM, ExitCode
 
+RELOAD = """# Returns when the reload is done, and fails when it is refused.
+ExecReload=/usr/local/bin/vllm-supervisor reload @INSTANCE@
+"""
+SERVES = {"WEIGHTS": "", "RELOAD": RELOAD, "OWN": "@INSTANCE@", "WANTED": "multi-user.target"}
+HOLDS = """# Optional, with weights.held = true: `systemctl enable NAME` lets it be started before the engine, and it stays when
+# that ends. vLLM's `preload` in this unit was not run on CUDA so far.
+"""
 DIRECTORY = Path(__file__).resolve().parents[2] / "units"
 MODEL = "/shared/kimi-k2.5-nvfp4"
 FETCH = "kimi-fetch.service"
@@ -23,6 +30,7 @@ UNITS = {
         "INSTANCE": "kimi",
         "MOUNTS": f"/opt/vllm {MODEL}",
         "EXTRA": "# The same instance under its other name would fight for the same GPUs and directories.\nConflicts=vllm@kimi.service\n",
+        **SERVES,
     },
     "vllm@.service": {
         "NOTE": "Made from unit.template by `make units`; local changes belong into `systemctl edit vllm@NAME`,\n"
@@ -31,6 +39,30 @@ UNITS = {
         "INSTANCE": "%i",
         "MOUNTS": "/opt/vllm",
         "EXTRA": "",
+        **SERVES,
+    },
+    "kimi-weights.service": {
+        "NOTE": "Made from unit.template by `make units`; local changes belong into `systemctl edit kimi-weights`.",
+        "DESCRIPTION": "Weights of kimi, held on the GPUs",
+        "INSTANCE": "kimi",
+        "MOUNTS": f"/opt/vllm {MODEL}",
+        "EXTRA": f"{HOLDS.replace('NAME', 'kimi-weights')}Before=kimi.service\n",
+        "WEIGHTS": " --weights",
+        "RELOAD": "",
+        "OWN": "kimi-weights",
+        "WANTED": "kimi.service",
+    },
+    "vllm-weights@.service": {
+        "NOTE": "Made from unit.template by `make units`; local changes belong into `systemctl edit vllm-weights@NAME`,\n"
+        "# above all RequiresMountsFor= with the path of the model.",
+        "DESCRIPTION": "Weights of vLLM instance %i, held on the GPUs",
+        "INSTANCE": "%i",
+        "MOUNTS": "/opt/vllm",
+        "EXTRA": f"{HOLDS.replace('NAME', 'vllm-weights@NAME')}Before=vllm@%i.service\n",
+        "WEIGHTS": " --weights",
+        "RELOAD": "",
+        "OWN": "%i-weights",
+        "WANTED": "vllm@%i.service",
     },
     FETCH: {
         "NOTE": "Made from fetch.template by `make units`; local changes belong into `systemctl edit kimi-fetch`.",
@@ -50,7 +82,8 @@ def render(name: str) -> str:
     text = (DIRECTORY / template).read_text(encoding="utf-8")
     codes = FETCH_FINAL | EXEC_FAILURES if name == FETCH else NO_RESTART
     values = {**UNITS[name], "NO_RESTART": " ".join(map(str, sorted(codes)))}
-    for key, value in values.items():
+    # The instance last: it stands in other values, too.
+    for key, value in sorted(values.items(), key=lambda item: item[0] == "INSTANCE"):
         text = text.replace(f"@{key}@", value)
     return text
 

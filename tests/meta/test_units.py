@@ -15,6 +15,7 @@ from vllm_supervisor.core.exits import EXEC_FAILURES, NO_RESTART, RESTARTED, Exi
 ROOT = Path(__file__).resolve().parent.parent.parent
 UNITS = ROOT / "units"
 NAMES = ["kimi.service", "vllm@.service"]
+WEIGHTS = ["kimi-weights.service", "vllm-weights@.service"]
 MOST_EXPOSED = 2.0
 
 
@@ -27,11 +28,11 @@ def settings(name: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", [*NAMES, FETCH])
+@pytest.mark.parametrize("name", [*NAMES, *WEIGHTS, FETCH])
 def test_the_committed_unit_is_what_the_template_gives(name: str) -> None:
     assert (UNITS / name).read_text() == render(name), "run `make units`"
     assert "@" not in re.sub(
-        r"(?m)^#.*|vllm@kimi\.service|modprobe@nvidia_uvm\.service|[@~]+(system-service|privileged)",
+        r"(?m)^#.*|vllm@kimi\.service|modprobe@nvidia_uvm\.service|vllm(-weights)?@(%i|NAME)(\.service)?|[@~]+(system-service|privileged)",
         "",
         render(name),
     )
@@ -103,6 +104,29 @@ def test_directories_of_the_engine_are_inside_what_the_unit_makes(name: str) -> 
     assert {cache.name: cache.path for cache in kept if not cache.path.startswith(f"%C/{instance}/")} == {}
 
 
+@pytest.mark.parametrize(("name", "serves"), list(zip(WEIGHTS, NAMES, strict=True)))
+def test_the_unit_of_the_weights_differs_only_where_it_must(name: str, serves: str) -> None:
+    holder, engine = settings(name), settings(serves)
+    instance = "kimi" if serves == "kimi.service" else "%i"
+    assert holder.pop("ExecStart") == [value.replace("run ", "run --weights ") for value in engine.pop("ExecStart")]
+    assert "ExecReload" not in holder
+    partner = serves.replace("@", f"@{instance}") if instance == "%i" else serves
+    assert holder.pop("Before") == holder.pop("WantedBy") == [partner]
+    own = {"StateDirectory", "RuntimeDirectory", "WorkingDirectory"}
+    assert {holder.pop(key)[0] for key in own} == {
+        f"vllm-supervisor/{instance}-weights",
+        f"%S/vllm-supervisor/{instance}-weights",
+    }
+    # The engine finds what was tuned for it, so that the caches are the same; its home is not.
+    homes = ("HOME=", "XDG_CONFIG_HOME=")
+    left, right = ([v for v in each.pop("Environment") if not v.startswith(homes)] for each in (holder, engine))
+    assert left == right
+    for key in (*own, "ExecReload", "WantedBy", "Conflicts", "Description"):
+        holder.pop(key, None)
+        engine.pop(key, None)
+    assert holder == engine
+
+
 def test_the_unit_that_fetches_is_wanted_and_nothing_waits_for_it() -> None:
     found = settings(FETCH)
     assert found["WantedBy"] == ["kimi.service"]
@@ -122,7 +146,7 @@ def test_the_unit_that_fetches_is_wanted_and_nothing_waits_for_it() -> None:
     assert int(ExitCode.TRANSIENT) not in listed
 
 
-@pytest.mark.parametrize("name", [*NAMES, FETCH])
+@pytest.mark.parametrize("name", [*NAMES, *WEIGHTS, FETCH])
 def test_systemd_finds_nothing_to_complain_about(name: str, tmp_path: Path) -> None:
     # The one thing that only an installation has is the command itself.
     copy = tmp_path / name
@@ -131,7 +155,7 @@ def test_systemd_finds_nothing_to_complain_about(name: str, tmp_path: Path) -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("name", [*NAMES, FETCH])
+@pytest.mark.parametrize("name", [*NAMES, *WEIGHTS, FETCH])
 def test_the_sandbox_stays_tight(name: str) -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=yes", "--no-pager", UNITS / name],

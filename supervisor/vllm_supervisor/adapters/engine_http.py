@@ -41,7 +41,7 @@ class EngineHttp:
 
     Args:
         endpoint: The way to the engine.
-        task: Which request proves that it can answer.
+        task: Which request proves that it can answer; `health` where /health is all there is.
         stranger: Looks up who holds the port.
         answer_timeout_s: Deadline of one real request.
     """
@@ -146,6 +146,8 @@ class EngineHttp:
             return Probed(ProbeOutcome.UNHEALTHY, full, f"/health says {status}")
         if not full:
             return Probed(ProbeOutcome.HEALTHY, full, "", time.monotonic() - began)
+        if self.task == "health":
+            return Probed(ProbeOutcome.ANSWERED, full, "", time.monotonic() - began)
         wrong = await self._wrong_model()
         if wrong is not None:
             return wrong
@@ -191,12 +193,13 @@ class EngineHttp:
     async def canary(self, timeout_s: float) -> CanaryDone:
         """Ask for one token, or one embedding or score."""
         began = time.monotonic()
-        if self.task == "http":
+        if self.task in {"http", "health"}:
+            path = "/health" if self.task == "health" else "/v1/models"
             try:
-                status, _ = await self._get("/v1/models", timeout_s)
-                complaint = "" if status == 200 else f"/v1/models says {status}"
+                status, _ = await self._get(path, timeout_s)
+                complaint = "" if status == 200 else f"{path} says {status}"
             except _ERRORS as error:
-                complaint = f"/v1/models: {_words(error)}"
+                complaint = f"{path}: {_words(error)}"
         else:
             complaint = await self._one_request(timeout_s)
         return CanaryDone(not complaint, time.monotonic() - began, complaint)

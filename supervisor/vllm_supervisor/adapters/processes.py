@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from vllm_supervisor.core.events import Role
-from vllm_supervisor.core.ownership import START_ID, Seen, owned, roles_of, unit_cgroup
+from vllm_supervisor.core.ownership import START_ID, Seen, holds_weights, owned, roles_of, unit_cgroup
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -43,8 +43,9 @@ class Usage:
 class Processes:
     """The processes of one start."""
 
-    def __init__(self, start_id: str, proc: Path = Path("/proc")) -> None:
+    def __init__(self, start_id: str, proc: Path = Path("/proc"), *, holds_weights: bool = False) -> None:
         self.start_id = start_id
+        self._holds_weights = holds_weights
         self._proc = proc
         self._self = os.getpid()
         # Only the main process of a unit owns that unit's cgroup: in the foreground it is a login
@@ -132,7 +133,11 @@ class Processes:
         """The role and name of each of our descendants."""
         seen = self.descendants()
         roles = roles_of(seen, main_pid)
-        return {process.pid: (roles[process.pid], title(process)) for process in seen}
+        found = {process.pid: (roles[process.pid], title(process)) for process in seen}
+        if self._holds_weights:
+            part = (Role.WORKER, "a process that holds weights")
+            found |= {process.pid: part for process in seen if holds_weights(process, main_pid)}
+        return found
 
     def hold(self) -> frozenset[int]:
         """SIGSTOP to everything that is ours, so that it makes nothing new before it is killed; their pids."""

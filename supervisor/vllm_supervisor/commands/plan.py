@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vllm_supervisor.core import held
 from vllm_supervisor.core.exits import ExitCode
 from vllm_supervisor.core.plan import engine, planner, present
 from vllm_supervisor.core.plan.request import Measured, PlanEntry, PlanRequest
@@ -62,6 +63,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     settings.add_argument("--data-parallel-size", type=int, default=1, metavar="N", help="default: %(default)s")
     settings.add_argument("--enable-expert-parallel", action="store_true", help="spread whole experts")
     settings.add_argument("--enforce-eager", action="store_true", help="without CUDA graphs")
+    settings.add_argument("--held-weights", action="store_true", help="a second unit holds them (weights.held)")
     parser.add_argument("--json", action="store_true", help="print an object for scripts")
     parser.set_defaults(run=run)
 
@@ -103,6 +105,8 @@ def run_with(args: argparse.Namespace, measured: tuple[Measured, ...]) -> int:
         sys.stdout.write(json.dumps(present.as_json(shape, counted, request, entries), indent=2) + "\n")
     else:
         _show(shape, counted, request, entries)
+        if args.held_weights:
+            sys.stdout.write("".join(f"{line}\n" for line in held.remarks(request.version)))
     return ExitCode.OK
 
 

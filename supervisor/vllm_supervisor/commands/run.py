@@ -27,6 +27,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--state-dir", type=Path, metavar="DIR", help="history and incidents (default: the unit's, or the user's)"
     )
     parser.add_argument("--runtime-dir", type=Path, metavar="DIR", help="control socket and lock")
+    parser.add_argument(
+        "--weights", action="store_true", help="hold the weights of the instance on the GPUs instead (weights.held)"
+    )
     parser.add_argument("--resume-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
@@ -35,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
     """Supervise; the exit code says how it ended."""
     from vllm_supervisor.daemon.instance import read_instance
 
-    instance = read_instance(args.config.absolute(), state_dir=args.state_dir, runtime_dir=args.runtime_dir)
+    instance = read_instance(
+        args.config.absolute(), state_dir=args.state_dir, runtime_dir=args.runtime_dir, holds_weights=args.weights
+    )
     if isinstance(instance, list):
         for problem in instance:
             print(problem, file=sys.stderr)

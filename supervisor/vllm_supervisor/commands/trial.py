@@ -27,7 +27,9 @@ def run(args: argparse.Namespace) -> int:
     from vllm_supervisor.daemon.carry import CarryError, changed_engine_settings, from_text
     from vllm_supervisor.daemon.instance import read_instance
 
-    instance = read_instance(args.config.absolute(), state_dir=args.state_dir, runtime_dir=args.runtime_dir)
+    instance = read_instance(
+        args.config.absolute(), state_dir=args.state_dir, runtime_dir=args.runtime_dir, holds_weights=args.weights
+    )
     if isinstance(instance, list):
         return _say({"refused": "; ".join(str(problem) for problem in instance)})
     try:

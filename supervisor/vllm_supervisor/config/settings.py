@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from vllm_supervisor.core.readahead.amounts import parse_amount
 
@@ -18,6 +18,16 @@ from .section import Positive, Seconds, Section
 Port = Annotated[int, Field(ge=1, le=65_535)]
 Scalar = bool | int | float | str
 ArgValue = Scalar | list[Scalar]
+
+
+def _address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+        raise ValueError("must be ADDRESS:PORT with a port of 0 to 65535, such as 127.0.0.1:9477")
+    return value
+
+
+Listen = Annotated[str, AfterValidator(_address)]
 
 
 class Engine(Section):
@@ -91,16 +101,8 @@ class Engine(Section):
 class Metrics(Section):
     """The supervisor's own HTTP port."""
 
-    listen: str = Field("127.0.0.1:9477", description="Address and port of /metrics, /readyz, /healthz and /status.")
+    listen: Listen = Field("127.0.0.1:9477", description="Address and port of /metrics, /readyz, /healthz and /status.")
     engine: Literal["merge", "off"] = Field("merge", description="Re-export the engine's own metrics on the same port.")
-
-    @field_validator("listen")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        host, colon, port = value.rpartition(":")
-        if not colon or not host or not port.isdigit() or int(port) > 65_535:
-            raise ValueError("must be ADDRESS:PORT with a port of 0 to 65535, such as 127.0.0.1:9477")
-        return value
 
 
 class Load(Section):
@@ -128,6 +130,20 @@ class Load(Section):
             except ValueError as problem:
                 raise ValueError(f'must be "auto", "off" or a size: {problem}') from None
         return value
+
+
+class Weights(Section):
+    """Weights that a second unit holds on the GPUs (`vllm preload`), so that they survive the engine."""
+
+    held: bool = Field(
+        False,
+        description="The unit NAME-weights.service (vllm-weights@NAME) holds the weights, and the engine maps them "
+        "instead of loading. Needs vLLM 0.31 and CUDA; the engine never loads from disk by itself then.",
+    )
+    listen: Listen = Field(
+        "127.0.0.1:9577", description="Address and port of /metrics, /readyz and /status of that unit."
+    )
+    health_port: Port = Field(9578, description="Port on the loopback where `vllm preload` answers /health.")
 
 
 class Readiness(Section):
@@ -202,6 +218,7 @@ class Settings(Section):
     engine: Engine
     metrics: Metrics = Metrics()
     load: Load = Load()
+    weights: Weights = Weights()
     readiness: Readiness = Readiness()
     stall: Stall = Stall()
     retry: Retry = Retry()
@@ -215,4 +232,10 @@ class Settings(Section):
     def _smoke_needs_words(self) -> Self:
         if self.smoke.on_start == "require" and self.readiness.probe != "generate":
             raise ValueError('smoke.on_start = "require" needs readiness.probe = "generate": only words can be judged')
+        return self
+
+    @model_validator(mode="after")
+    def _held_by_the_same_program(self) -> Self:
+        if self.weights.held and self.engine.command[-1] != "serve":
+            raise ValueError("weights.held needs an engine.command that ends with `serve`: it becomes `preload`")
         return self

@@ -120,6 +120,11 @@ def roles_of(processes: Iterable[Seen], main_pid: int | None) -> dict[int, Role]
     return roles
 
 
+def holds_weights(process: Seen, main_pid: int | None) -> bool:
+    """Whether a process of `vllm preload` holds weights: it gives them no title of their own (vLLM 0.32)."""
+    return process.ppid == main_pid and "multiprocessing.spawn" in process.command and "spawn_main" in process.command
+
+
 def unit_cgroup(line: str) -> str:
     """The cgroup path of our own unit from a line of /proc/self/cgroup; empty outside a service.
 

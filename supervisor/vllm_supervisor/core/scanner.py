@@ -19,6 +19,7 @@ from .recognise_bars import Bar, bar, is_bar, is_warmup
 
 _COMPLETE = "Application startup complete."
 _RUST_READY = "OpenAI server is ready to accept requests"
+_WEIGHTS_READY = "===== Weight cache daemon READY: "
 _FOREIGN_UVICORN = re.compile(r"[^\"'`]{0,120}\buvicorn(?:\.\w{1,20})*\b[^\"'`]{0,60}\bApplication startup complete\.$")
 _ACCESS = re.compile(r"\S{0,80} ?- \"[A-Z]{3,7} \S{1,2000} HTTP/\d")
 _STATS = re.compile(r"(?:Engine \d{3}: Avg prompt throughput: |\d+ Engines Aggregated: )")
@@ -218,6 +219,8 @@ class Scanner:
         if _RUST_READY in message:
             rust = line.source is Source.RUST or (line.source is Source.VLLM and line.origin.endswith(".rs"))
             return rust and message.startswith(_RUST_READY)
+        if message.startswith(_WEIGHTS_READY):
+            return line.source in (Source.VLLM, Source.JSON)
         if not message.endswith(_COMPLETE):
             return False
         match line.source:

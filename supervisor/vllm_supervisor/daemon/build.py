@@ -121,12 +121,12 @@ def build(
     supervisor = Supervisor(policy, record=record, state=carried.resumed(policy) if carried else None)
     supervisor.compared = compared(past, instance.config_hash())
     start_id = carried.start_id if carried else secrets.token_hex(8)
-    processes = Processes(start_id)
+    processes = Processes(start_id, holds_weights=instance.holds_weights)
     gpus = Gpus(instance, processes)
     endpoint = instance.endpoint()
     http = EngineHttp(
         endpoint,
-        task=carried.task if carried else instance.settings.readiness.probe,
+        task=carried.task if carried else "health" if instance.holds_weights else instance.settings.readiness.probe,
         stranger=lambda: holder(endpoint.port, watch.living()) if endpoint.port else "",
         answer_timeout_s=instance.settings.readiness.answer_timeout_s,
     )

@@ -12,12 +12,16 @@ from pathlib import Path
 
 from vllm_supervisor.config import Problem, Settings, load, load_env
 from vllm_supervisor.core.endpoint import Endpoint, argument, child_environment, command_line, endpoint
+from vllm_supervisor.core.held import holder_of, preload_line, serving_args
 from vllm_supervisor.core.neighbours import chosen_gpus
 from vllm_supervisor.core.ownership import START_ID, ray_marks
 from vllm_supervisor.core.redact import is_secret, secrets_of, secrets_of_command
 
 CREDENTIALS = {"api-key": "VLLM_API_KEY", "hub-token": "HF_TOKEN"}
 """Credentials of the unit (LoadCredential=) and the variables in which the engine gets them."""
+
+HEALTH_EVERY_S = 10.0
+"""So often what holds weights is asked for its health, which costs nothing."""
 
 SYSTEM_STATE = Path("/var/lib/vllm-supervisor")
 SYSTEM_RUNTIME = Path("/run/vllm-supervisor")
@@ -32,6 +36,7 @@ class Instance:
         env: NAME.env and the unit's credentials.
         state_dir: History and incidents; kept over reboots.
         runtime_dir: Control socket and lock; gone with the boot.
+        holds_weights: It is the unit that holds the weights of the instance that the file describes.
     """
 
     name: str
@@ -40,6 +45,12 @@ class Instance:
     env: Mapping[str, str]
     state_dir: Path
     runtime_dir: Path
+    holds_weights: bool = False
+
+    @property
+    def partner(self) -> str:
+        """The other half of the instance, with which it shares GPUs: who holds its weights, or who maps them."""
+        return self.config_path.stem if self.holds_weights else holder_of(self.name)
 
     @property
     def socket_path(self) -> Path:
@@ -54,12 +65,23 @@ class Instance:
     def endpoint(self) -> Endpoint:
         """The way to the engine."""
         engine = self.settings.engine
+        if self.holds_weights:
+            return endpoint(engine.host, engine.port, engine.served_model_name, {}, {})
         env = self.configured_env()
         return endpoint(engine.host, engine.port, engine.served_model_name, engine.args, env)
 
     def command(self, model: str, extra: Mapping[str, str]) -> list[str]:
         """The engine's whole command line; `extra` holds arguments that we add ourselves."""
         engine = self.settings.engine
+        if self.holds_weights:
+            return preload_line(
+                engine.command,
+                model,
+                served_model_name=engine.served_model_name,
+                args={**engine.args, **extra},
+                directory=str(self.runtime_dir),
+                port=engine.port,
+            )
         return command_line(
             engine.command,
             model,
@@ -113,8 +135,12 @@ def read_instance(
     state_dir: Path | None = None,
     runtime_dir: Path | None = None,
     environ: Mapping[str, str] | None = None,
+    holds_weights: bool = False,
 ) -> Instance | list[Problem]:
-    """The instance that a configuration file describes, or every problem of it and of its env file."""
+    """The instance that a configuration file describes, or every problem of it and of its env file.
+
+    With `holds_weights` it is the one that holds the weights of the other.
+    """
     environ = os.environ if environ is None else environ
     settings = load(config_path)
     env_path = config_path.with_suffix(".env")
@@ -126,14 +152,42 @@ def read_instance(
     problems += credentials if isinstance(credentials, list) else []
     if problems or isinstance(settings, list) or isinstance(env, list) or isinstance(credentials, list):
         return problems
-    name = config_path.stem
+    name = holder_of(config_path.stem) if holds_weights else config_path.stem
+    runtime_dir = runtime_dir or _runtime_directory(name, environ)
+    if holds_weights:
+        if not settings.weights.held:
+            return [Problem(str(config_path), "weights.held", "set it to true, or disable the unit of the weights")]
+        settings = _of_the_holder(settings)
+    elif settings.weights.held:
+        settings = _of_the_engine(settings, runtime_dir.parent / holder_of(name))
     return Instance(
         name=name,
         config_path=config_path,
         settings=settings,
         env={**env, **credentials},
         state_dir=state_dir or _state_directory(name, environ),
-        runtime_dir=runtime_dir or _runtime_directory(name, environ),
+        runtime_dir=runtime_dir,
+        holds_weights=holds_weights,
+    )
+
+
+def _of_the_engine(settings: Settings, directory: Path) -> Settings:
+    """The settings of an engine whose weights are offered in a directory."""
+    args = serving_args(settings.engine.args, str(directory))
+    return settings.model_copy(update={"engine": settings.engine.model_copy(update={"args": args})})
+
+
+def _of_the_holder(settings: Settings) -> Settings:
+    """The settings of what holds the weights: it answers /health alone, and has no requests to finish."""
+    weights = settings.weights
+    return settings.model_copy(
+        update={
+            "engine": settings.engine.model_copy(update={"host": "127.0.0.1", "port": weights.health_port}),
+            "metrics": settings.metrics.model_copy(update={"listen": weights.listen, "engine": "off"}),
+            "readiness": settings.readiness.model_copy(update={"probe": "http"}),
+            "stop": settings.stop.model_copy(update={"grace_s": 0.0, "drain_s": 0.0}),
+            "liveness": settings.liveness.model_copy(update={"canary_every_s": HEALTH_EVERY_S}),
+        }
     )
 
 

@@ -45,6 +45,7 @@ def view_of(instance: Instance) -> EngineView:
         env=instance.configured_env(),
         metrics_listen=instance.settings.metrics.listen,
         name=instance.name,
+        weights="holder" if instance.holds_weights else "held" if instance.settings.weights.held else "",
     )
 
 
@@ -68,11 +69,13 @@ def configured(config_dir: Path = SYSTEM_CONFIG, *, but: str = "") -> dict[str, 
 
 def neighbours_of(instance: Instance, config_dir: Path = SYSTEM_CONFIG) -> tuple[Neighbour, ...]:
     """Every other instance: what runs by its own word, what else is configured by its file."""
-    claims = files.read_claims(_roots(instance), but=instance.name)
+    # The two halves of an instance share their GPUs by design.
+    partner = instance.partner if instance.settings.weights.held else ""
+    claims = [claim for claim in files.read_claims(_roots(instance), but=instance.name) if claim.needs.name != partner]
     found = [Neighbour(claim.needs, Standing.RUNNING) for claim in claims]
     running = {claim.needs.name for claim in claims}
     for name, needs in configured(config_dir, but=instance.name).items():
-        if name not in running:
+        if name not in running and name != partner:
             found.append(Neighbour(needs, Standing.ENABLED if files.is_enabled(name) else Standing.CONFIGURED))
     return tuple(found)
 

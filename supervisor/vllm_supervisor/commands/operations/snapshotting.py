@@ -47,8 +47,9 @@ class Snapshotting:
 
     def gpus(self, _: str, say: Say) -> str:
         """Nothing of the service runs, and nobody holds memory of its GPUs."""
+        from vllm_supervisor.adapters.holders import gpu_holders
         from vllm_supervisor.adapters.nvml_once import read_once
-        from vllm_supervisor.core.check.gpus import not_free
+        from vllm_supervisor.core.check.gpus import not_free, weights_pids
         from vllm_supervisor.daemon.neighbours import view_of
 
         view = view_of(self.it.instance())
@@ -59,7 +60,11 @@ class Snapshotting:
             seen = read_once()
             if seen is None:
                 return "no driver answers, so the GPUs are not checked"
-            held = not_free(view, seen)
+            pids = [pid for gpu in seen.gpus for pid, _ in gpu.processes] if view.weights == "held" else []
+            holders = gpu_holders(pids)
+            held = not_free(view, seen, holders)
+            if not held and weights_pids(view, holders):
+                return "every GPU is free but for the weights that their own unit holds"
             if not held:
                 return "every GPU is free"
             say(held)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from vllm_supervisor.core.held import units_of
 from vllm_supervisor.core.neighbours import chosen_gpus, named
 from vllm_supervisor.core.plan import engine as engine_facts
 from vllm_supervisor.core.plan.sizes import MIB
@@ -25,7 +28,7 @@ def visible(view: EngineView, gpus: GpuObservation) -> tuple[GpuSeen, ...]:
     return tuple(by_index[index] for index in named(words, [(gpu.index, gpu.uuid) for gpu in gpus.gpus]))
 
 
-def not_free(view: EngineView, gpus: GpuObservation) -> str:
+def not_free(view: EngineView, gpus: GpuObservation, holders: dict[int, Holder] | None = None) -> str:
     """Why the engine's GPUs are not known to be free, as one sentence without its full stop; empty when they are.
 
     What cannot be read is not free: a driver that does not answer and a GPU that it cannot reach may hold anything.
@@ -36,10 +39,10 @@ def not_free(view: EngineView, gpus: GpuObservation) -> str:
     if gpus.lost and (words is None or len(seen) < len(words)):
         which = ", ".join(f"GPU {index}" for index in gpus.lost)
         return f"the NVIDIA driver cannot reach {which}; see journalctl -k | grep Xid"
-    for gpu in seen:
+    for gpu in (_without_weights(view, gpu, holders or {}) for gpu in seen):
         if gpu.used_bytes > IDLE_BYTES:
-            holders = ", ".join(f"pid {pid}" for pid, _ in gpu.processes) or "no process shows"
-            return f"GPU {gpu.index} still holds {size(gpu.used_bytes)} ({holders})"
+            who = ", ".join(f"pid {pid}" for pid, _ in gpu.processes) or "no process shows"
+            return f"GPU {gpu.index} still holds {size(gpu.used_bytes)} ({who})"
     return ""
 
 
@@ -95,7 +98,7 @@ def check_gpus(
         engine_facts.parse_version(version)
     )
     for gpu in used:
-        found += _free(gpu, share, holders, held_elsewhere(options))
+        found += _free(_without_weights(view, gpu, holders), share, holders, held_elsewhere(options))
     return found
 
 
@@ -104,6 +107,21 @@ def _hidden(view: EngineView, gpus: GpuObservation, seen: int) -> str:
     if seen < len(words):
         return f"; GPU {words[seen]} of engine.gpus (or CUDA_VISIBLE_DEVICES) is not one of this machine"
     return ", engine.gpus (or CUDA_VISIBLE_DEVICES) hides others" if seen < len(gpus.gpus) else ""
+
+
+def weights_pids(view: EngineView, holders: dict[int, Holder]) -> frozenset[int]:
+    """The processes among the holders of GPUs that hold the weights of this instance, in their own unit."""
+    if view.weights != "held":
+        return frozenset()
+    return frozenset(pid for pid, holder in holders.items() if holder.unit in units_of(view.name))
+
+
+def _without_weights(view: EngineView, gpu: GpuSeen, holders: dict[int, Holder]) -> GpuSeen:
+    """The GPU without what the unit of the weights holds there: the engine counts it into its own share."""
+    expected = weights_pids(view, holders)
+    held = sum(size for pid, size in gpu.processes if pid in expected)
+    others = tuple((pid, size) for pid, size in gpu.processes if pid not in expected)
+    return replace(gpu, used_bytes=max(gpu.used_bytes - held, 0), processes=others) if held else gpu
 
 
 def _free(gpu: GpuSeen, share: float, holders: dict[int, Holder], elsewhere: bool) -> list[Finding]:

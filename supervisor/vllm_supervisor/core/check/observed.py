@@ -33,6 +33,7 @@ class EngineView:
         env: The engine's environment as far as it is configured.
         metrics_listen: Address and port of our own page, empty when there is none.
         name: The instance's.
+        weights: `held` where a second unit holds the weights, `holder` where this is that unit, else empty.
     """
 
     command: tuple[str, ...]
@@ -46,6 +47,7 @@ class EngineView:
     env: dict[str, str] = field(default_factory=dict)
     metrics_listen: str = ""
     name: str = ""
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)

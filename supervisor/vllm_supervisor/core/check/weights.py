@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from vllm_supervisor.core.engineflags import canonical
+from vllm_supervisor.core.held import LONGEST_DIRECTORY, SINCE
 from vllm_supervisor.core.plan import engine as engine_facts
 
 from .finding import Finding, refuse, warn
@@ -17,7 +18,6 @@ from .observed import ArgValue, EngineView
 from .settings import Options
 
 _EXTRA = "model-loader-extra-config"
-_SINCE = (0, 31, 0)
 _BACK = "remove load-format = ipc_cache"
 
 
@@ -28,19 +28,26 @@ def held_elsewhere(options: Options) -> bool:
 
 def check_weights(view: EngineView, options: Options, version: str | None) -> list[Finding]:
     """Refuse what the engine refuses after its imports; tell what would load from disk without a word."""
-    if not held_elsewhere(options):
+    if not held_elsewhere(options) and not view.weights:
         return []
+    back = _BACK if not view.weights else "set weights.held = false"
     if view.device != "cuda":
-        return [_bad("ipc_cache shares memory of GPUs, and this engine runs on the CPU", _BACK)]
+        return [_bad("ipc_cache shares memory of GPUs, and this engine runs on the CPU", back)]
     release = engine_facts.parse_version(version)
-    if release is not None and release < _SINCE:
-        return [_bad(f"vLLM {version} has no `vllm preload` that could hold the weights", f"use 0.31, or {_BACK}")]
+    if release is not None and release < SINCE:
+        return [_bad(f"vLLM {version} has no `vllm preload` that could hold the weights", f"use 0.31, or {back}")]
     found = []
     if options.has("enable-sleep-mode"):
         found.append(
-            _bad("sleep mode cannot free weights that another process holds", f"remove enable-sleep-mode, or {_BACK}")
+            _bad("sleep mode cannot free weights that another process holds", f"remove enable-sleep-mode, or {back}")
         )
+    if view.weights == "holder":
+        return found
     extra = _extra(view, options)
+    directory = str((extra or {}).get("socket_dir") or "")
+    if len(directory.encode()) > LONGEST_DIRECTORY:
+        seen = f"sockets in {directory} have longer paths than the kernel takes"
+        found.append(_bad(seen, f"shorten it to {LONGEST_DIRECTORY} bytes, as by a shorter name of the instance"))
     if extra is None:
         return [*found, _bad(f"{_EXTRA} is no JSON object", f'write {_EXTRA} = \'{{"socket_dir": "DIRECTORY"}}\'')]
     if not extra.get("socket_dir") and not extra.get("socket_path"):

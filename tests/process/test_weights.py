@@ -1,0 +1,112 @@
+"""Weights that a second unit holds: it gets ready, is stopped, loses a rank, and stays when the engine ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from fake.gpus import FAKE_NVML, FakeGpus
+from process.daemon_tools import Patient, ended, marked, nothing_left, until_ready
+from process.harness import SOURCE, free_port, write_config, write_environment
+
+
+def configured(folder: Path) -> Path:
+    """One configuration for both units; what the fake does stands in each one's own environment."""
+    config = write_config(
+        folder,
+        {"pace": 0},
+        engine={
+            "command": [str(write_environment(folder / "vllm")), "serve"],
+            "device": "cuda",
+            "args": {"tensor-parallel-size": 2, "enable-auto-tool-choice": True, "tool-call-parser": "kimi_k2"},
+        },
+        weights={"held": True, "listen": f"127.0.0.1:{free_port()}", "health_port": free_port()},
+        smoke={"on_start": "off"},
+    )
+    theirs = f'"FAKE_ENGINE" = {json.dumps(str(folder / "fake.json"))}\n'
+    assert theirs in config.read_text()
+    config.write_text(config.read_text().replace(theirs, ""))
+    FakeGpus(folder, count=2)
+    return config
+
+
+def environment(config: Path) -> dict[str, str]:
+    return {
+        "VSUP_FAKE_NVML": str(config.parent / "gpus.json"),
+        "PYTHONPATH": f"{FAKE_NVML}{os.pathsep}{SOURCE}",
+    }
+
+
+class Holder(Patient):
+    """The daemon of the second unit: the same file, directories of its own, another page."""
+
+    def __init__(self, config: Path, fake: dict[str, object] | None = None) -> None:
+        folder = config.parent / "holder"
+        folder.mkdir()
+        (folder / "fake.json").write_text(json.dumps(fake or {}))
+        super().__init__(config, folder, args=("--weights",), env=environment(config))
+        self.port = int(self.settings["weights"]["listen"].rpartition(":")[2])
+        self.runtime = config.parent / "fake-weights"
+
+
+def serving(config: Path) -> Patient:
+    """The daemon of the engine's own unit."""
+    (config.parent / "notify").unlink(missing_ok=True)
+    daemon = Patient(config, config.parent, env=environment(config))
+    daemon.runtime = config.parent / "fake"
+    return daemon
+
+
+def ranks(holder: Holder) -> set[int]:
+    return {pid for pid in marked(holder) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+def test_it_is_ready_when_every_rank_holds_its_weights_and_nothing_is_left_of_a_stop(tmp_path: Path) -> None:
+    with Holder(configured(tmp_path)) as holder:
+        until_ready(holder)
+        assert len(list(holder.runtime.glob("vllm_weight_cache_*.sock"))) == 2
+        holder.sigterm()
+        ended(holder, 0)
+        nothing_left(holder)
+
+
+def test_a_rank_that_dies_ends_the_rest_and_another_attempt_follows(tmp_path: Path) -> None:
+    with Holder(configured(tmp_path)) as holder:
+        until_ready(holder)
+        holder.wait(lambda: len(ranks(holder)) == 2, "two ranks")
+        os.kill(min(ranks(holder)), signal.SIGKILL)
+        row = ended(holder, 75, "worker-killed")
+        assert "a process that holds weights" in row["sentence"]
+
+
+def test_a_rank_that_dies_while_loading_is_no_ready_unit(tmp_path: Path) -> None:
+    fake = {"worker_dies_at": "loading-weights", "worker_dies_rank": 1}
+    with Holder(configured(tmp_path), fake) as holder:
+        assert holder.wait_exit() == 75, holder.log()
+        assert holder.notify
+        assert not holder.notify.having("READY")
+        nothing_left(holder)
+
+
+def test_the_weights_stay_when_the_engine_ends_and_when_it_starts_again(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    with Holder(config) as holder:
+        until_ready(holder)
+        holder.wait(lambda: len(ranks(holder)) == 2, "two ranks")
+        before = ranks(holder)
+        with serving(config) as engine:
+            until_ready(engine)
+            command = Path(f"/proc/{engine.control('stats')['pid']}/cmdline").read_text().split("\0")
+            assert command[command.index("--load-format") + 1] == "ipc_cache"
+            extra = json.loads(command[command.index("--model-loader-extra-config") + 1])
+            assert extra == {"socket_dir": str(holder.runtime), "fallback": False}
+            os.kill(engine.control("stats")["core"], signal.SIGKILL)
+            ended(engine, 75, "engine-died")
+        with serving(config) as engine:
+            until_ready(engine)
+            engine.sigterm()
+            ended(engine, 0)
+        assert ranks(holder) == before
+        assert holder.status()["phase"] == "ready"
