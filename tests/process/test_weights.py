@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from fake.gpus import FAKE_NVML, FakeGpus
 from process.daemon_tools import Patient, ended, marked, nothing_left, until_ready
@@ -32,6 +36,13 @@ def configured(folder: Path) -> Path:
     return config
 
 
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """Where both units have their runtime directories: a socket's path has 107 bytes, and pytest's are long."""
+    with tempfile.TemporaryDirectory(prefix="weights-") as folder:
+        yield Path(folder)
+
+
 def environment(config: Path) -> dict[str, str]:
     return {
         "VSUP_FAKE_NVML": str(config.parent / "gpus.json"),
@@ -42,20 +53,20 @@ def environment(config: Path) -> dict[str, str]:
 class Holder(Patient):
     """The daemon of the second unit: the same file, directories of its own, another page."""
 
-    def __init__(self, config: Path, fake: dict[str, object] | None = None) -> None:
+    def __init__(self, config: Path, room: Path, fake: dict[str, object] | None = None) -> None:
         folder = config.parent / "holder"
         folder.mkdir()
         (folder / "fake.json").write_text(json.dumps(fake or {}))
         super().__init__(config, folder, args=("--weights",), env=environment(config))
         self.port = int(self.settings["weights"]["listen"].rpartition(":")[2])
-        self.runtime = config.parent / "fake-weights"
+        self.runtime = room / "fake-weights"
 
 
-def serving(config: Path) -> Patient:
+def serving(config: Path, room: Path) -> Patient:
     """The daemon of the engine's own unit."""
     (config.parent / "notify").unlink(missing_ok=True)
     daemon = Patient(config, config.parent, env=environment(config))
-    daemon.runtime = config.parent / "fake"
+    daemon.runtime = room / "fake"
     return daemon
 
 
@@ -63,8 +74,10 @@ def ranks(holder: Holder) -> set[int]:
     return {pid for pid in marked(holder) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
-def test_it_is_ready_when_every_rank_holds_its_weights_and_nothing_is_left_of_a_stop(tmp_path: Path) -> None:
-    with Holder(configured(tmp_path)) as holder:
+def test_it_is_ready_when_every_rank_holds_its_weights_and_nothing_is_left_of_a_stop(
+    tmp_path: Path, room: Path
+) -> None:
+    with Holder(configured(tmp_path), room) as holder:
         until_ready(holder)
         assert len(list(holder.runtime.glob("vllm_weight_cache_*.sock"))) == 2
         holder.sigterm()
@@ -72,8 +85,8 @@ def test_it_is_ready_when_every_rank_holds_its_weights_and_nothing_is_left_of_a_
         nothing_left(holder)
 
 
-def test_a_rank_that_dies_ends_the_rest_and_another_attempt_follows(tmp_path: Path) -> None:
-    with Holder(configured(tmp_path)) as holder:
+def test_a_rank_that_dies_ends_the_rest_and_another_attempt_follows(tmp_path: Path, room: Path) -> None:
+    with Holder(configured(tmp_path), room) as holder:
         until_ready(holder)
         holder.wait(lambda: len(ranks(holder)) == 2, "two ranks")
         os.kill(min(ranks(holder)), signal.SIGKILL)
@@ -81,22 +94,22 @@ def test_a_rank_that_dies_ends_the_rest_and_another_attempt_follows(tmp_path: Pa
         assert "a process that holds weights" in row["sentence"]
 
 
-def test_a_rank_that_dies_while_loading_is_no_ready_unit(tmp_path: Path) -> None:
+def test_a_rank_that_dies_while_loading_is_no_ready_unit(tmp_path: Path, room: Path) -> None:
     fake = {"worker_dies_at": "loading-weights", "worker_dies_rank": 1}
-    with Holder(configured(tmp_path), fake) as holder:
+    with Holder(configured(tmp_path), room, fake) as holder:
         assert holder.wait_exit() == 75, holder.log()
         assert holder.notify
         assert not holder.notify.having("READY")
         nothing_left(holder)
 
 
-def test_the_weights_stay_when_the_engine_ends_and_when_it_starts_again(tmp_path: Path) -> None:
+def test_the_weights_stay_when_the_engine_ends_and_when_it_starts_again(tmp_path: Path, room: Path) -> None:
     config = configured(tmp_path)
-    with Holder(config) as holder:
+    with Holder(config, room) as holder:
         until_ready(holder)
         holder.wait(lambda: len(ranks(holder)) == 2, "two ranks")
         before = ranks(holder)
-        with serving(config) as engine:
+        with serving(config, room) as engine:
             until_ready(engine)
             command = Path(f"/proc/{engine.control('stats')['pid']}/cmdline").read_text().split("\0")
             assert command[command.index("--load-format") + 1] == "ipc_cache"
@@ -104,7 +117,7 @@ def test_the_weights_stay_when_the_engine_ends_and_when_it_starts_again(tmp_path
             assert extra == {"socket_dir": str(holder.runtime), "fallback": False}
             os.kill(engine.control("stats")["core"], signal.SIGKILL)
             ended(engine, 75, "engine-died")
-        with serving(config) as engine:
+        with serving(config, room) as engine:
             until_ready(engine)
             engine.sigterm()
             ended(engine, 0)

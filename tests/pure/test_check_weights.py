@@ -3,6 +3,7 @@
 import pytest
 
 from vllm_supervisor.core.check.findings import findings
+from vllm_supervisor.core.check.gpus import not_free
 from vllm_supervisor.core.check.observed import (
     EngineView,
     GpuObservation,
@@ -12,13 +13,14 @@ from vllm_supervisor.core.check.observed import (
     ObservedEngine,
     ObservedHost,
 )
+from vllm_supervisor.core.held import LONGEST_DIRECTORY, remarks, units_of
 from vllm_supervisor.core.ownership import Seen, owned
 
 GIB = 1 << 30
 GOOD = '{"socket_dir": "/var/cache/weights", "fallback": false}'
 
 
-def check(extra=None, *, names=("weights",), version="0.32.0", device="cuda", used=0, holder=None, **args):
+def check(extra=None, *, names=("weights",), version="0.32.0", device="cuda", used=0, holder=None, half="", **args):
     options = {"load-format": "ipc_cache", **args}
     if extra is not None:
         options["model-loader-extra-config"] = extra
@@ -29,7 +31,7 @@ def check(extra=None, *, names=("weights",), version="0.32.0", device="cuda", us
         gpus=GpuObservation((gpu,), "580.1"),
         host=ObservedHost(gpu_holders={7: holder} if holder else {}),
     )
-    view = EngineView(("/opt/vllm/bin/vllm", "serve"), "/m", device=device, args=options)
+    view = EngineView(("/opt/vllm/bin/vllm", "serve"), "/m", device=device, args=options, name="kimi", weights=half)
     return [str(item) for item in findings(view, seen) if item.check in names]
 
 
@@ -84,3 +86,49 @@ def test_processes_of_preload_in_a_unit_of_their_own_are_never_ours():
     rank = Seen(21, 20, "python3", "python3", cgroup="/system.slice/kimi-weights.service")
     found = owned((engine, held, rank), self_pid=10, start_id="aabb", unit_cgroup="/system.slice/kimi.service")
     assert found == (engine,)
+
+
+@pytest.mark.parametrize("half", ["held", "holder"])
+@pytest.mark.parametrize(
+    ("changed", "seen"), [({"device": "cpu"}, "on the CPU"), ({"version": "0.30.2"}, "0.30.2 has no")]
+)
+def test_both_halves_are_refused_where_no_second_unit_can_hold_weights(half, changed, seen):
+    (text,) = check(**{"extra": GOOD, "half": half, **changed})
+    assert text.startswith("refuse: weights: ")
+    assert seen in text
+    assert text.endswith("set weights.held = false")
+
+
+def test_the_half_that_holds_needs_no_sockets_of_others():
+    assert check(half="holder", **{"load-format": "auto"}) == []
+    assert len(check(half="holder", **{"load-format": "auto", "enable-sleep-mode": True})) == 1
+
+
+@pytest.mark.parametrize("unit", units_of("kimi"))
+def test_memory_of_the_unit_of_the_weights_is_expected_and_all_other_is_not(unit):
+    holder = Holder(7, "python3", "vllm", unit)
+    assert check(GOOD, half="held", names=("gpu-memory",), used=71 * GIB, holder=holder) == []
+    other = Holder(7, "python3", "vllm", "other-weights.service")
+    assert len(check(GOOD, half="held", names=("gpu-memory",), used=71 * GIB, holder=other)) == 1
+    view = EngineView(("vllm", "serve"), "/m", name="kimi", weights="held")
+    gpus = GpuObservation((GpuSeen(0, "GPU-a", "card", 96 * GIB, 71 * GIB, (12, 0), ((7, 71 * GIB),)),), "580.1")
+    assert not_free(view, gpus, {7: holder}) == ""
+    assert "still holds" in not_free(view, gpus, {7: other})
+    assert "still holds" in not_free(view, gpus)
+
+
+def test_a_directory_too_long_for_a_socket_is_refused():
+    def directory(length):
+        return f'{{"socket_dir": "/{"x" * (length - 1)}", "fallback": false}}'
+
+    assert check(directory(LONGEST_DIRECTORY), half="held") == []
+    (text,) = check(directory(LONGEST_DIRECTORY + 1), half="held")
+    assert "longer paths than the kernel takes" in text
+
+
+def test_a_plan_says_what_held_weights_cost_and_rule_out():
+    (none,) = remarks((0, 30, 9))
+    assert "came with vLLM 0.31" in none
+    costs, rules = remarks((0, 32, 0))
+    assert "518 MiB or more of each GPU" in costs
+    assert "sleep mode" in rules
