@@ -26,6 +26,16 @@ def test_table_of_a_plan(model, capsys):
     assert "estimated" in out
 
 
+def test_what_held_weights_cost_is_said_when_it_is_asked_for(model, capsys):
+    machine = ("--gpus", 2, "--gpu-memory", "8GiB", "--engine-version", "0.32.0")
+    _, out, _ = run_plan(capsys, model, *machine)
+    assert "held" not in out
+    code, out, _ = run_plan(capsys, model, *machine, "--held-weights")
+    assert code == 0
+    assert "weights held by a second unit" in out
+    assert "held weights rule out: sleep mode" in out
+
+
 def test_without_gpus_the_machine_has_to_be_described(model, capsys, monkeypatch):
     monkeypatch.setattr("vllm_supervisor.adapters.nvml_once.read_once", lambda: None)
     code, _, err = run_plan(capsys, model)

@@ -74,17 +74,6 @@ def ranks(holder: Holder) -> set[int]:
     return {pid for pid in marked(holder) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
-def test_it_is_ready_when_every_rank_holds_its_weights_and_nothing_is_left_of_a_stop(
-    tmp_path: Path, room: Path
-) -> None:
-    with Holder(configured(tmp_path), room) as holder:
-        until_ready(holder)
-        assert len(list(holder.runtime.glob("vllm_weight_cache_*.sock"))) == 2
-        holder.sigterm()
-        ended(holder, 0)
-        nothing_left(holder)
-
-
 def test_a_rank_that_dies_ends_the_rest_and_another_attempt_follows(tmp_path: Path, room: Path) -> None:
     with Holder(configured(tmp_path), room) as holder:
         until_ready(holder)
@@ -103,12 +92,15 @@ def test_a_rank_that_dies_while_loading_is_no_ready_unit(tmp_path: Path, room: P
         nothing_left(holder)
 
 
-def test_the_weights_stay_when_the_engine_ends_and_when_it_starts_again(tmp_path: Path, room: Path) -> None:
+def test_the_weights_stay_when_the_engine_ends_and_starts_again_and_go_with_their_own_unit(
+    tmp_path: Path, room: Path
+) -> None:
     config = configured(tmp_path)
     with Holder(config, room) as holder:
         until_ready(holder)
         holder.wait(lambda: len(ranks(holder)) == 2, "two ranks")
         before = ranks(holder)
+        assert len(list(holder.runtime.glob("vllm_weight_cache_*.sock"))) == 2
         with serving(config, room) as engine:
             until_ready(engine)
             command = Path(f"/proc/{engine.control('stats')['pid']}/cmdline").read_text().split("\0")
@@ -123,3 +115,6 @@ def test_the_weights_stay_when_the_engine_ends_and_when_it_starts_again(tmp_path
             ended(engine, 0)
         assert ranks(holder) == before
         assert holder.status()["phase"] == "ready"
+        holder.sigterm()
+        ended(holder, 0)
+        nothing_left(holder)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from vllm_supervisor.adapters import environment
 from vllm_supervisor.adapters.engine_info import read_version
+from vllm_supervisor.core.held import holder_of
 
 from .ahead import Ahead
 from .doing import Doing
@@ -80,6 +81,11 @@ class Upgrading:
 
     def check(self, step: str, say: Say) -> str:
         """Check with the new engine's program, as the service's user."""
+        if self.it.instance().settings.weights.held:
+            raise StepError(
+                f"the weights that {holder_of(self.it.name)} holds are of the old vLLM, and the new one does not take "
+                "them: set weights.held = false for the upgrade, then true again, and restart both units"
+            )
         program = str(self.place / "bin/vllm")
         found = read_version([program], os.environ) or ""
         if found.split("+")[0] != self.params["version"].split("+")[0]:
