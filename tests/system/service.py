@@ -72,6 +72,10 @@ class Service:
         tables.setdefault("metrics", {"listen": f"127.0.0.1:{self.metrics_port}"})
         self.machine.put(toml({"engine": {**base, **engine}, **tables}), self.config)
 
+    def environment(self, text: str) -> None:
+        """Write kimi.env, as closed to others as an installation leaves it: tests after this one count on that."""
+        self.machine.put(text, f"/etc/vllm-supervisor/{self.name}.env", 0o640)
+
     def real(
         self,
         vllm: Path,

@@ -126,7 +126,7 @@ def test_a_full_disk_costs_history_and_incident_and_not_the_model(service: Servi
 
 
 def test_an_archive_has_everything_but_the_secrets(service: Service, model: Path) -> None:
-    service.machine.put(f"HF_TOKEN={SECRET}\n", "/etc/vllm-supervisor/kimi.env")
+    service.environment(f"HF_TOKEN={SECRET}\n")
     try:
         fake(service, model, {"exit_at": "compiling", "exit_code": 3}, retry={"first_wait_s": 60})
         service.start(block=False)
@@ -139,4 +139,4 @@ def test_an_archive_has_everything_but_the_secrets(service: Service, model: Path
         assert verdict["cause"]["reason"] == "engine-died"
         assert SECRET not in service.journal(500) + service.get("/status")[1] + service.get("/metrics")[1]
     finally:
-        service.machine.put("", "/etc/vllm-supervisor/kimi.env")
+        service.environment("")
