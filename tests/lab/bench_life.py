@@ -15,19 +15,11 @@ from statistics import median
 from typing import NamedTuple
 
 from lab import models, paths
-from lab.bench_parts import Row, first_answer, shell_loop
-from process.harness import Daemon, NotifySocket, free_port, http_get, wait_until, write_config
+from lab.bench_parts import REAL_ARGS, REAL_ENV, Row, first_answer, shell_loop
+from process.harness import Daemon, NotifySocket, free_port, http_get, tail, wait_until, write_config
 
 REAL_S = 240.0
 SETTINGS = {"smoke": {"on_start": "off"}}
-# Two workers, the product's shape; the CPU build's lone worker dies (SIGILL) where AMX is told of and not to be had.
-ARGS = {"tensor-parallel-size": 2, "max-model-len": 1024, "enforce-eager": True, "max-num-seqs": 4}
-ENV = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "0|1",  # two workers on one NUMA node cannot be placed by vLLM itself
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-}
 
 
 def ready_rows(starts: int) -> list[Row]:
@@ -186,35 +178,39 @@ def _process(daemon: Daemon, role: str) -> int:
 
 def _bare(model: Path) -> Life:
     port = free_port()
-    flags = {"host": "127.0.0.1", "port": port, "served-model-name": "kimi", **ARGS}
+    flags = {"host": "127.0.0.1", "port": port, "served-model-name": "kimi", **REAL_ARGS}
     command = [str(paths.vllm()), "serve", str(model)]
     command += [
         word
         for name, value in flags.items()
         for word in ([f"--{name}"] if value is True else [f"--{name}", str(value)])
     ]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    began = time.monotonic()
-    child = subprocess.Popen(command, env={**os.environ, **ENV}, start_new_session=True, **quiet)
-    try:
-        with first_answer(port, "kimi") as first:
-            wait_until(lambda: first.at or child.poll() is not None, REAL_S, "the bare engine answers")
-            assert first.at, f"the bare engine ended by itself with {child.returncode}"
-            answered = first.at
-        stopping = time.monotonic()
-        child.terminate()
-        child.wait(60)
-        wait_until(lambda: not _session(child.pid), 60, "nothing is left of the bare engine")
-    finally:
-        for pid in _session(child.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    return Life(answered - began, time.monotonic() - stopping)
+    with tempfile.TemporaryDirectory(prefix="vsup-bench.") as name:
+        log = Path(name) / "engine.log"
+        began = time.monotonic()
+        with log.open("wb") as out:
+            environment = {**os.environ, **REAL_ENV}
+            child = subprocess.Popen(command, env=environment, start_new_session=True, stdout=out, stderr=out)
+        try:
+            with first_answer(port, "kimi") as first:
+                wait_until(lambda: first.at or child.poll() is not None, REAL_S, "the bare engine answers", log)
+                assert first.at, f"the bare engine ended by itself with {child.returncode}:\n{tail(log)}"
+                answered = first.at
+            stopping = time.monotonic()
+            child.terminate()
+            child.wait(60)
+            wait_until(lambda: not _session(child.pid), 60, "nothing is left of the bare engine", log)
+            ended = time.monotonic()
+        finally:
+            for pid in _session(child.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    return Life(answered - began, ended - stopping)
 
 
 def _under(model: Path) -> Life:
     with tempfile.TemporaryDirectory(prefix="vsup-bench.") as name:
-        engine = {"command": [str(paths.vllm()), "serve"], "model": str(model), "args": ARGS, "env": ENV}
+        engine = {"command": [str(paths.vllm()), "serve"], "model": str(model), "args": REAL_ARGS, "env": REAL_ENV}
         daemon = Daemon(write_config(Path(name), {}, engine=engine, **SETTINGS), Path(name))
         began = time.monotonic()
         with daemon:

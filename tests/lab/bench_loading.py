@@ -21,14 +21,12 @@ HERE = Path(__file__).resolve()
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[2] / "supervisor")]
 
 from lab import models, paths  # noqa: E402 - only importable from here on
-from lab.bench_parts import Row  # noqa: E402
+from lab.bench_parts import REAL_ARGS, REAL_ENV, Row  # noqa: E402
 from process.harness import Daemon, write_config  # noqa: E402
 
 HIDDEN, INNER, HEADS, KV_HEADS, WORDS = 2048, 8192, 16, 4, 512
 SHARDS = 12
 START_S = 300.0
-ARGS = {"max-model-len": 512, "enforce-eager": True, "max-num-seqs": 2}
-ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 UNTIL_LOADED = ("launching", "configuring", "connecting", "loading-weights")
 
 
@@ -89,7 +87,7 @@ def _rows(cache: str, found: dict[tuple[str, str], list[Start]], size: int, roun
 def run(model: Path, setting: str) -> Start:
     """One start of the real engine under the supervisor."""
     with tempfile.TemporaryDirectory(prefix="vsup-bench.") as name:
-        engine = {"command": [str(paths.vllm()), "serve"], "model": str(model), "args": ARGS, "env": ENV}
+        engine = {"command": [str(paths.vllm()), "serve"], "model": str(model), "args": REAL_ARGS, "env": REAL_ENV}
         tables = {"smoke": {"on_start": "off"}, "load": {"readahead": setting}}
         config = write_config(Path(name), {}, engine=engine, **tables)
         with Daemon(config, Path(name)) as daemon:

@@ -12,6 +12,16 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+# A real engine with two workers, the product's shape; the CPU build's lone worker dies (SIGILL) where AMX is told of
+# and not to be had.
+REAL_ARGS = {"tensor-parallel-size": 2, "max-model-len": 1024, "enforce-eager": True, "max-num-seqs": 4}
+REAL_ENV = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "0|1",  # two workers on one NUMA node cannot be placed by vLLM itself
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
 
 class Row(NamedTuple):
     """One row of the table; the last four are for the picture, which leaves a row without `limit` out.
