@@ -12,6 +12,9 @@ WIDTH = 24
 FINISHED = f"sum by (finished_reason) (rate(vllm:request_success_total{HERE}[$__rate_interval]))"
 OTHERS = f"vllm_supervisor_gpu_memory_used_bytes{HERE} - vllm_supervisor_gpu_engine_bytes{HERE}"
 
+NAMED = ("Phase", "Smoke test")
+"""Panels that show a label, not a number."""
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -44,7 +47,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Loaded", {"loaded": f"vllm_supervisor_load_progress_ratio{HERE}"}, "percentunit", "gauge", width=4, top=1
         ),
         Panel("Time left", {"left": f"vllm_supervisor_load_eta_seconds{HERE}"}, "s", "stat", width=4),
-        Panel("Smoke test", {"passed": f"vllm_supervisor_smoke_success{HERE}"}, kind="stat", width=4),
+        Panel("Smoke test", {"{{verdict}}": f"vllm_supervisor_smoke_verdict{HERE} == 1"}, kind="stat", width=4),
         Panel("KV cache holds", {"tokens": f"vllm_supervisor_kv_cache_tokens{HERE}"}, kind="stat", width=4),
         Panel("Phases of this start", {"{{phase}}": f"vllm_supervisor_phase_seconds{HERE}"}, "s", "bargauge"),
         Panel(
@@ -62,6 +65,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "bytes",
         ),
         Panel("Disk while reading ahead", {"disk": f"vllm_supervisor_readahead_disk_bytes_per_second{HERE}"}, "Bps"),
+        Panel(
+            "Pace of the smoke test",
+            {
+                "seconds to the first token": f"vllm_supervisor_smoke_first_token_seconds{HERE}",
+                "tokens per second": f"vllm_supervisor_smoke_tokens_per_second{HERE}",
+            },
+        ),
     ),
     "Serving": (
         Panel(
@@ -169,7 +179,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         defaults["max"] = panel.top
     if panel.kind == "timeseries":
         defaults["custom"] = custom
-    options = {"textMode": "name" if panel.title == "Phase" else "auto"} if panel.kind == "stat" else {}
+    options = {"textMode": "name" if panel.title in NAMED else "auto"} if panel.kind == "stat" else {}
     return {
         "type": panel.kind,
         "title": panel.title,

@@ -124,7 +124,11 @@ def test_a_smoke_question_with_the_right_answer_is_shown(tmp_path):
     with running(tmp_path, {"pace": 0}, smoke={"on_start": "require", "max_tokens": 64}) as daemon:
         until_ready(daemon)
         assert daemon.status()["smoke"]["passed"] is True
-        assert value(samples(daemon.get("/metrics").text), "vllm_supervisor_smoke_success") == 1
+        seen = samples(daemon.get("/metrics").text)
+        assert value(seen, "vllm_supervisor_smoke_success") == 1
+        assert value(seen, "vllm_supervisor_smoke_verdict", verdict="right") == 1
+        assert value(seen, "vllm_supervisor_smoke_verdict", verdict="wrong") == 0
+        assert 0 < value(seen, "vllm_supervisor_smoke_first_token_seconds") < 60
         daemon.sigterm()
         ended(daemon, 0)
     with running(tmp_path, {"pace": 0, "answer": "Lyon.", "reasoning": ""}, smoke={"on_start": "require"}) as daemon:

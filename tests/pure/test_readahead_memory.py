@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_supervisor.core.readahead.amounts import GIB
+from vllm_supervisor.core.plan.sizes import GIB
 from vllm_supervisor.core.readahead.memory import (
     Memory,
     pressed,

@@ -3,7 +3,8 @@
 import pytest
 
 from vllm_supervisor.core.engineflags import effective
-from vllm_supervisor.core.readahead.amounts import GIB, parse_amount
+from vllm_supervisor.core.plan.sizes import GIB
+from vllm_supervisor.core.readahead.amounts import parse_amount
 from vllm_supervisor.core.readahead.order import (
     WORKER_BYTES,
     Order,

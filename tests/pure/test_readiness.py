@@ -141,7 +141,7 @@ def test_last_words_of_a_dying_engine_name_the_cause():
 def test_report_asks_the_question_after_ready_and_goes_on_whatever_the_answer():
     start = ready().do(ev.SmokeDone(passed=False, verdict="the answer was empty"))
     assert start.phase is Phase.READY
-    assert start.state.smoke == (False, "the answer was empty", 0.0)
+    assert start.state.smoke_test == ev.SmokeDone(passed=False, verdict="the answer was empty")
     assert ready(Policy(smoke="off")).count(fx.Smoke) == 0
 
 

@@ -78,7 +78,10 @@ def page(began):
         kv_cache_tokens=252000.0,
         kv_cache_bytes_per_token=70272.0,
         smoke_success=True,
+        smoke_verdict={"right": 1.0, "wrong": 0.0},
         smoke_seconds=7.0,
+        smoke_first_token_seconds=0.2,
+        smoke_tokens_per_second=57.0,
         gpu=table,
         engine_pids=frozenset({10}),
     )

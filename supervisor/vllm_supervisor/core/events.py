@@ -173,6 +173,7 @@ class SmokeDone:
 
     Attributes:
         verdict: A sentence that shows it.
+        kind: One of `smoke.VERDICTS`; empty when nothing was asked.
         seconds: Duration of the whole test.
         first_token_s: Seconds to the first token.
         tokens_per_s: Tokens a second behind the first one.
@@ -185,6 +186,7 @@ class SmokeDone:
     first_token_s: float | None = None
     tokens_per_s: float | None = None
     beside: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,10 @@ _DECLARED = (
     Metric("kv_cache_tokens", "Tokens that the KV cache holds."),
     Metric("kv_cache_bytes_per_token", "KV cache of one token on one GPU."),
     Metric("smoke_success", "1 when the last smoke test passed, 0 when it failed."),
+    Metric("smoke_verdict", "1 for the verdict of the last smoke test, 0 for every other one.", ("verdict",)),
     Metric("smoke_seconds", "Duration of the last smoke test."),
+    Metric("smoke_first_token_seconds", "Time to the first token in the last smoke test, median of its answers."),
+    Metric("smoke_tokens_per_second", "Tokens a second behind the first one in the last smoke test, likewise."),
     Metric("gpu_up", "1 when the last sample read this GPU, else 0.", _GPU),
     Metric("gpu_samples_total", "Samples of this GPU by outcome: ok, failed.", (*_GPU, "outcome")),
     Metric("gpu_last_sample_timestamp_seconds", "When this GPU was last read, in Unix time.", _GPU),
@@ -151,7 +154,10 @@ class Snapshot:
         kv_cache_tokens: Tokens.
         kv_cache_bytes_per_token: Bytes.
         smoke_success: None when no smoke test has run.
+        smoke_verdict: 1 and 0 by verdict; empty when nothing was asked.
         smoke_seconds: Seconds.
+        smoke_first_token_seconds: Seconds.
+        smoke_tokens_per_second: Tokens a second; None for answers of a few tokens.
         gpu: None where no GPU is expected.
         engine_pids: The engine's processes, to tell its GPU memory from other people's.
     """
@@ -187,6 +193,9 @@ class Snapshot:
     kv_cache_tokens: float | None = None
     kv_cache_bytes_per_token: float | None = None
     smoke_success: bool | None = None
+    smoke_verdict: Mapping[str, float] = field(default_factory=dict)
     smoke_seconds: float | None = None
+    smoke_first_token_seconds: float | None = None
+    smoke_tokens_per_second: float | None = None
     gpu: GpuTable | None = None
     engine_pids: frozenset[int] = frozenset()

@@ -69,10 +69,10 @@ def smoke_done(state: State, event: SmokeDone, now: float) -> Result:
     """The question with a known answer was asked."""
     if state.phase not in LOADING | SERVING:
         return state, ()
-    state = replace(state, smoke=(event.passed, event.verdict, event.seconds), smoke_pace=event.beside)
+    state = replace(state, smoke_test=event)
     pace = f"; {event.beside}" if event.beside else ""
     note = Log(
-        "error" if not event.passed else "warning" if event.verdict.startswith(SLOW) else "info",
+        "error" if not event.passed else "warning" if event.kind == SLOW else "info",
         f"smoke test: {event.verdict} ({event.seconds:.1f} s){pace}",
     )
     if state.phase in LOADING and state.policy.smoke == "require":

@@ -14,6 +14,7 @@ from typing import Any
 from .chat import Answer
 
 RIGHT, CUT, EMPTY, WRONG, GARBAGE, SLOW, FAILED = "right", "cut off", "empty", "wrong", "garbage", "slow", "failed"
+VERDICTS = (RIGHT, SLOW, CUT, EMPTY, WRONG, GARBAGE, FAILED)
 
 LAST = 5
 """So many earlier answers are looked at."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from .causes import Cause
-from .events import Activity
+from .events import Activity, SmokeDone
 from .facts import FigureName, Progress
 from .liveness import Life
 from .phases import Phase
@@ -114,8 +114,7 @@ class State:
     shards: Progress | None = None
     life: Life | None = None
     ready_at: float | None = None
-    smoke: tuple[bool, str, float] | None = None
-    smoke_pace: str = ""
+    smoke_test: SmokeDone | None = None
     suspect: Cause | None = None
     fault: Cause | None = None
     stop_by: str = ""

@@ -134,6 +134,6 @@ def _ready(state: State, now: float, rates: Mapping[str, float]) -> str:
         text += f", {counted.running:.0f} running, {counted.waiting or 0:.0f} waiting"
     if isinstance(model, float):
         text += f", context {model:.0f}"
-    if state.smoke is not None and not state.smoke[0]:
-        text += f"; smoke test failed: {state.smoke[1]}"
+    if state.smoke_test is not None and not state.smoke_test.passed:
+        text += f"; smoke test failed: {state.smoke_test.verdict}"
     return text

@@ -9,6 +9,7 @@ from vllm_supervisor.adapters import shared_memory
 from vllm_supervisor.adapters.processes import reap, title
 from vllm_supervisor.core.events import Swept
 from vllm_supervisor.core.gpu import engine_bytes
+from vllm_supervisor.core.plan.sizes import GIB
 
 if TYPE_CHECKING:
     from .perform import Parts
@@ -66,6 +67,6 @@ async def _gpu_bytes(parts: Parts, began: float) -> int:
                 return sum(size for size in held if size)
             used = sum(sample.memory_used_bytes or 0 for sample in table.samples)
             level = parts.gpu_before if parts.gpu_before is not None else used
-            return max(used - level - (1 << 30), 0)
+            return max(used - level - GIB, 0)
         await asyncio.sleep(SWEEP_PAUSE_S)
     return 0

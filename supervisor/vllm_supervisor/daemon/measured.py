@@ -8,11 +8,10 @@ from typing import Any
 
 from vllm_supervisor.adapters.history import History
 from vllm_supervisor.core.plan.request import Measured
+from vllm_supervisor.core.plan.sizes import GIB
 
 from .instance import read_instance
 from .locate import SYSTEM_CONFIG, locate, names
-
-GIB = 1 << 30
 
 
 def measured_from(rows: Iterable[Mapping[str, Any]], config_hash: str = "") -> tuple[Measured, ...]:

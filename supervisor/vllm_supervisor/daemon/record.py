@@ -12,6 +12,7 @@ from vllm_supervisor.core.endpoint import argument
 from vllm_supervisor.core.facts import FigureName
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.plan.engine import default_utilization, parse_version
+from vllm_supervisor.core.plan.sizes import GIB
 from vllm_supervisor.core.readahead.report import figures as kept
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _memory(parts: Parts, state: State) -> dict[str, float]:
     given = argument(parts.instance.settings.engine.args, "gpu-memory-utilization")
     version = str(state.figures.get(FigureName.ENGINE_VERSION, ""))
     used = float(given) if isinstance(given, (int, float, str)) else default_utilization(parse_version(version))
-    return {"gpu_memory_utilization": used, "gpu_total_gib": min(totals) / (1 << 30)}
+    return {"gpu_memory_utilization": used, "gpu_total_gib": min(totals) / GIB}
 
 
 def record_end(parts: Parts, effect: fx.Exit, state: State) -> None:

@@ -38,7 +38,9 @@ async def ask(http: EngineHttp, settings: Settings, rows: Callable[[], Iterable[
     found = await converse(http, settings.smoke, last_paces(rows(), asked_of(settings)))
     took = time.monotonic() - began
     pace = found.pace
-    return SmokeDone(found.passed, found.sentence, took, pace.first_token_s, pace.tokens_per_s, found.beside)
+    return SmokeDone(
+        found.passed, found.sentence, took, pace.first_token_s, pace.tokens_per_s, found.beside, found.verdict
+    )
 
 
 def kept(result: SmokeDone, settings: Settings) -> dict[str, Any]:

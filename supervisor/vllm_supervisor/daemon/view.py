@@ -11,17 +11,18 @@ from vllm_supervisor.core.facts import FigureName
 from vllm_supervisor.core.gpu import engine_bytes
 from vllm_supervisor.core.metrics import WINDOWS, Snapshot
 from vllm_supervisor.core.phases import Phase
+from vllm_supervisor.core.plan.sizes import GIB
 from vllm_supervisor.core.redact import clean
+from vllm_supervisor.core.smoke import VERDICTS
 from vllm_supervisor.core.status import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vllm_supervisor.core.events import SmokeDone
     from vllm_supervisor.core.state import State
 
     from .perform import Parts
-
-GIB = float(1 << 30)
 
 
 def snapshot(parts: Parts, state: State, now: float) -> Snapshot:
@@ -61,12 +62,23 @@ def snapshot(parts: Parts, state: State, now: float) -> Snapshot:
         prompt_tokens_per_second=_rates(watch.prompt.rate, now) if serving else {},
         kv_cache_tokens=_number(state.figures.get(FigureName.KV_CACHE_TOKENS)),
         kv_cache_bytes_per_token=_bytes_per_token(state.figures),
-        smoke_success=state.smoke[0] if state.smoke is not None else None,
-        smoke_seconds=state.smoke[2] if state.smoke is not None else None,
+        **_smoke_figures(state.smoke_test),
         **_readahead(parts),
         gpu=parts.gpu_table(),
         engine_pids=watch.pids(),
     )
+
+
+def _smoke_figures(test: SmokeDone | None) -> dict[str, Any]:
+    if test is None:
+        return {}
+    return {
+        "smoke_success": test.passed,
+        "smoke_seconds": test.seconds,
+        "smoke_first_token_seconds": test.first_token_s,
+        "smoke_tokens_per_second": test.tokens_per_s,
+        "smoke_verdict": {kind: float(kind == test.kind) for kind in VERDICTS} if test.kind else {},
+    }
 
 
 def _readahead(parts: Parts) -> dict[str, Any]:
@@ -171,10 +183,15 @@ def _liveness(state: State, now: float) -> dict[str, Any]:
 
 
 def _smoke(state: State) -> dict[str, Any] | None:
-    if state.smoke is None:
+    test = state.smoke_test
+    if test is None:
         return None
-    passed, verdict, seconds = state.smoke
-    return {"passed": passed, "verdict": verdict, "seconds": round(seconds, 3), "pace": state.smoke_pace}
+    return {
+        "passed": test.passed,
+        "verdict": test.verdict,
+        "seconds": round(test.seconds, 3),
+        "pace": test.beside,
+    }
 
 
 def _fault(state: State) -> dict[str, str] | None:

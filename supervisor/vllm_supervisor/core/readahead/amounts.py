@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-GIB = 1 << 30
-
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B|B)")
 _UNITS: dict[str, int] = {"B": 1} | {
     f"{letter}{binary}B": int((1024 if binary else 1000) ** power)

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .amounts import GIB, parse_amount
+from vllm_supervisor.core.plan.sizes import GIB
+
+from .amounts import parse_amount
 
 NETWORK = frozenset({"nfs", "nfs4", "lustre"})
 """File systems on which vLLM reads ahead by itself (weight_utils.py, since 0.20)."""
