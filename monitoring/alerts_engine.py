@@ -88,6 +88,22 @@ ALERTS = {
             "The model on {{ $labels.instance }} answers, but wrongly.",
         ),
     ),
+    "weights": (
+        Alert(
+            "VllmWeightsNotHeld",
+            'vllm_supervisor_weights_held{part="engine"} == 0',
+            "15m",
+            "warning",
+            "The weights of {{ $labels.instance }} have not been held by their own unit for 15 minutes.",
+        ),
+        Alert(
+            "VllmWeightsDoNotFit",
+            "vllm_supervisor_weights_fit == 0",
+            "5m",
+            "warning",
+            "The weights that are held for {{ $labels.instance }} are not those that its settings want.",
+        ),
+    ),
     "serving": (
         Alert(
             "VllmHung",
@@ -144,7 +160,8 @@ ALERTS = {
         ),
         Alert(
             "VllmEngineMetricsMissing",
-            "vllm_supervisor_ready == 1 unless on (job, instance) vllm:generation_tokens_total",
+            "vllm_supervisor_ready == 1 unless on (job, instance) vllm:generation_tokens_total"
+            ' unless on (job, instance) vllm_supervisor_weights_held{part="holder"}',
             "5m",
             "warning",
             "{{ $labels.instance }} serves, but the engine's own metrics are missing.",

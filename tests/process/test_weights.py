@@ -103,6 +103,10 @@ def test_the_weights_stay_when_the_engine_ends_and_starts_again_and_go_with_thei
         assert len(list(holder.runtime.glob("vllm_weight_cache_*.sock"))) == 2
         with serving(config, room) as engine:
             until_ready(engine)
+            assert engine.status()["weights"] == {"holder": "fake-weights", "held": True, "differing": []}
+            assert 'vllm_supervisor_weights_held{part="engine"} 1.0' in engine.get("/metrics").text
+            assert "vllm_supervisor_weights_fit 1.0" in engine.get("/metrics").text
+            assert 'vllm_supervisor_weights_held{part="holder"} 1.0' in holder.get("/metrics").text
             command = Path(f"/proc/{engine.control('stats')['pid']}/cmdline").read_text().split("\0")
             assert command[command.index("--load-format") + 1] == "ipc_cache"
             extra = json.loads(command[command.index("--model-loader-extra-config") + 1])
@@ -118,3 +122,27 @@ def test_the_weights_stay_when_the_engine_ends_and_starts_again_and_go_with_thei
         holder.sigterm()
         ended(holder, 0)
         nothing_left(holder)
+
+
+def test_a_start_tells_of_weights_that_are_not_held_or_not_those_that_it_wants(tmp_path: Path, room: Path) -> None:
+    config = configured(tmp_path)
+    with serving(config, room) as engine:
+        until_ready(engine)
+        assert any("fake-weights is not running" in text for text in engine.status()["warnings"])
+        assert 'vllm_supervisor_weights_held{part="engine"} 0.0' in engine.get("/metrics").text
+        engine.sigterm()
+        ended(engine, 0)
+    with Holder(config, room) as holder:
+        until_ready(holder)
+        text = config.read_text()
+        assert text.count('"tensor-parallel-size" = 2') == 1
+        config.write_text(text.replace('"tensor-parallel-size" = 2', '"tensor-parallel-size" = 1'))
+        with serving(config, room) as engine:
+            until_ready(engine)
+            told = "fake-weights holds weights of other settings (tensor-parallel-size)"
+            assert any(told in text for text in engine.status()["warnings"])
+            assert "vllm_supervisor_weights_fit 0.0" in engine.get("/metrics").text
+            engine.sigterm()
+            ended(engine, 0)
+        holder.sigterm()
+        ended(holder, 0)

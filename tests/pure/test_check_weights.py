@@ -14,13 +14,16 @@ from vllm_supervisor.core.check.observed import (
     ObservedHost,
 )
 from vllm_supervisor.core.held import LONGEST_DIRECTORY, remarks, units_of
+from vllm_supervisor.core.heldfit import HeldSeen, differing, wanted
 from vllm_supervisor.core.ownership import Seen, owned
 
 GIB = 1 << 30
 GOOD = '{"socket_dir": "/var/cache/weights", "fallback": false}'
 
 
-def check(extra=None, *, names=("weights",), version="0.32.0", device="cuda", used=0, holder=None, half="", **args):
+def check(
+    extra=None, *, names=("weights",), version="0.32.0", device="cuda", used=0, holder=None, half="", held=None, **args
+):
     options = {"load-format": "ipc_cache", **args}
     if extra is not None:
         options["model-loader-extra-config"] = extra
@@ -30,6 +33,7 @@ def check(extra=None, *, names=("weights",), version="0.32.0", device="cuda", us
         engine=ObservedEngine("/opt/vllm/bin/vllm", version=version),
         gpus=GpuObservation((gpu,), "580.1"),
         host=ObservedHost(gpu_holders={7: holder} if holder else {}),
+        held=held,
     )
     view = EngineView(("/opt/vllm/bin/vllm", "serve"), "/m", device=device, args=options, name="kimi", weights=half)
     return [str(item) for item in findings(view, seen) if item.check in names]
@@ -132,3 +136,37 @@ def test_a_plan_says_what_held_weights_cost_and_rule_out():
     costs, rules = remarks((0, 32, 0))
     assert "518 MiB or more of each GPU" in costs
     assert "sleep mode" in rules
+
+
+@pytest.mark.parametrize(
+    ("held", "sentence"),
+    [
+        (HeldSeen("kimi-weights"), "kimi-weights is not running; the engine waits 300 s for them: start kimi-weights"),
+        (HeldSeen("kimi-weights", running=True), "kimi-weights does not hold all weights yet; the engine waits 300 s"),
+        (
+            HeldSeen("kimi-weights", running=True, ready=True, differing=("dtype", "model")),
+            "kimi-weights holds weights of other settings (dtype, model), which the engine may refuse; stop this",
+        ),
+    ],
+)
+def test_held_weights_that_are_not_there_or_do_not_fit_are_told(held, sentence):
+    (text,) = check(GOOD, half="held", held=held)
+    assert text.startswith(f"warn: weights: {sentence}")
+    assert check(GOOD, half="holder", held=held) == []
+
+
+def test_held_weights_that_are_there_are_no_finding():
+    assert check(GOOD, half="held", held=HeldSeen("kimi-weights", running=True, ready=True)) == []
+
+
+def test_what_decides_whether_weights_fit_is_compared_by_the_options_own_names():
+    ours = wanted(
+        "/opt/vllm/bin/vllm", "/m", {"tensor-parallel-size": 8, "max-model-len": 4096, "load-format": "ipc_cache"}
+    )
+    same = wanted("/opt/vllm/bin/vllm", "/m", {"tensor_parallel_size": 8, "pipeline-parallel-size": 1})
+    assert differing(ours, same) == ()
+    other = wanted(
+        "/opt/vllm-0.33/bin/vllm", "/m2", {"tensor-parallel-size": 4, "dtype": "float16", "quantization": "fp8"}
+    )
+    assert differing(ours, other) == ("dtype", "model", "quantization", "tensor-parallel-size", "vllm")
+    assert differing(ours, {"model": "/m2"}) == ("model",)

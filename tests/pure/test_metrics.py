@@ -70,6 +70,8 @@ FULL = Snapshot(
     smoke_seconds=7.0,
     smoke_first_token_seconds=0.2,
     smoke_tokens_per_second=57.0,
+    weights_held={"engine": 1},
+    weights_fit=True,
     gpu=TABLE,
     engine_pids=frozenset({10}),
 )

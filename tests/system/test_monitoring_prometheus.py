@@ -82,6 +82,8 @@ def page(began):
         smoke_seconds=7.0,
         smoke_first_token_seconds=0.2,
         smoke_tokens_per_second=57.0,
+        weights_held={"engine": 1},
+        weights_fit=True,
         gpu=table,
         engine_pids=frozenset({10}),
     )

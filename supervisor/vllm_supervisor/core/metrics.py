@@ -90,6 +90,8 @@ _DECLARED = (
     Metric("smoke_seconds", "Duration of the last smoke test."),
     Metric("smoke_first_token_seconds", "Time to the first token in the last smoke test, median of its answers."),
     Metric("smoke_tokens_per_second", "Tokens a second behind the first one in the last smoke test, likewise."),
+    Metric("weights_held", "1 while all weights are held by their own unit, else 0.", ("part",)),
+    Metric("weights_fit", "1 while what is held fits what this engine's settings want, 0 while it does not."),
     Metric("gpu_up", "1 when the last sample read this GPU, else 0.", _GPU),
     Metric("gpu_samples_total", "Samples of this GPU by outcome: ok, failed.", (*_GPU, "outcome")),
     Metric("gpu_last_sample_timestamp_seconds", "When this GPU was last read, in Unix time.", _GPU),
@@ -158,6 +160,8 @@ class Snapshot:
         smoke_seconds: Seconds.
         smoke_first_token_seconds: Seconds.
         smoke_tokens_per_second: Tokens a second; None for answers of a few tokens.
+        weights_held: By part: `engine` where it maps them, `holder` where it holds them; None without.
+        weights_fit: None where nothing is held for this engine.
         gpu: None where no GPU is expected.
         engine_pids: The engine's processes, to tell its GPU memory from other people's.
     """
@@ -197,5 +201,7 @@ class Snapshot:
     smoke_seconds: float | None = None
     smoke_first_token_seconds: float | None = None
     smoke_tokens_per_second: float | None = None
+    weights_held: Mapping[str, int] | None = None
+    weights_fit: bool | None = None
     gpu: GpuTable | None = None
     engine_pids: frozenset[int] = frozenset()

@@ -97,6 +97,7 @@ class Checker:
             measured=self._measured(),
             flags_cache=self._instance.state_dir,
             neighbours=neighbours_of(self._instance),
+            held=self.neighbours.held(),
         )
         self._name_devices(gpus)
         found = findings(view, seen)

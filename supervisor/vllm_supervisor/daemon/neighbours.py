@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.adapters import neighbours as files
+from vllm_supervisor.adapters.engine_info import find_program
 from vllm_supervisor.adapters.model_path import locate as model_path
 from vllm_supervisor.config import load, load_env
 from vllm_supervisor.core import neighbours as core
 from vllm_supervisor.core.check.neighbours import needs_of
 from vllm_supervisor.core.check.observed import EngineView
 from vllm_supervisor.core.events import Turn
+from vllm_supervisor.core.heldfit import HeldSeen, differing, wanted
 from vllm_supervisor.core.neighbours import Claim, Needs, Neighbour, Standing
 from vllm_supervisor.core.phases import WEIGHTS_TO_COME, Phase
 
@@ -84,6 +86,32 @@ def _roots(instance: Instance) -> list[Path]:
     return [instance.runtime_dir.parent, *runtime_roots(os.environ)]
 
 
+def _weights_of(instance: Instance) -> dict[str, str]:
+    """What decides whether weights fit, by this instance's settings."""
+    engine = instance.settings.engine
+    environment = {**os.environ, **instance.configured_env()}
+    program = find_program(engine.command, environment) or engine.command[0]
+    model = model_path(engine.model, environment)
+    return wanted(os.path.realpath(program), os.path.realpath(model), engine.args)
+
+
+def held_seen(instance: Instance, ours: Mapping[str, str] | None = None) -> HeldSeen | None:
+    """What the unit says that holds the weights of this instance; None where none is to.
+
+    Args:
+        instance: The engine's.
+        ours: What its engine wants of the weights, where that was found out before.
+    """
+    if instance.holds_weights or not instance.settings.weights.held:
+        return None
+    claim = next((claim for claim in files.read_claims(_roots(instance)) if claim.needs.name == instance.partner), None)
+    if claim is None:
+        return HeldSeen(instance.partner)
+    theirs = claim.page.get("holds")
+    others = differing(ours or _weights_of(instance), theirs) if isinstance(theirs, dict) else ()
+    return HeldSeen(instance.partner, running=True, ready=claim.page.get("ready") is True, differing=others)
+
+
 class Neighbours:
     """What this instance tells the others, and what it learns of them.
 
@@ -98,10 +126,15 @@ class Neighbours:
         needs = needs_of(instance.name, view_of(instance))
         self._claim = Claim(needs, os.getpid(), files.born(os.getpid()))
         self._user = _user()
+        self._weights = _weights_of(instance) if instance.settings.weights.held else {}
 
     def others(self) -> list[Claim]:
         """The instances that run now."""
         return files.read_claims(_roots(self._instance), but=self._instance.name)
+
+    def held(self) -> HeldSeen | None:
+        """The weights that another unit holds for this engine; None where none is to (reads a few small files)."""
+        return held_seen(self._instance, self._weights)
 
     def ahead(self) -> str:
         """Whom this start has to let finish loading, in a few words; empty when it is its turn (blocks briefly)."""
@@ -138,6 +171,7 @@ class Neighbours:
             "user": self._user,
             "at": time.time(),
             **page,
+            **({"holds": self._weights} if self._instance.holds_weights else {}),
         }
         loading = state.phase in WEIGHTS_TO_COME or (self._claim.loading and state.phase is Phase.PREFLIGHT)
         waiting = state.phase is Phase.WAITING and bool(state.ahead)

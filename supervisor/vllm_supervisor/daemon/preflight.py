@@ -26,6 +26,7 @@ from vllm_supervisor.core.check.observed import (
     ObservedModel,
 )
 from vllm_supervisor.core.checkpoint import CheckpointError
+from vllm_supervisor.core.heldfit import HeldSeen
 from vllm_supervisor.core.neighbours import Neighbour
 from vllm_supervisor.core.plan.request import Measured
 from vllm_supervisor.core.plan.shape import read_shape
@@ -43,6 +44,7 @@ def gather_and_check(
     measured: tuple[Measured, ...] = (),
     flags_cache: Path | None = None,
     neighbours: tuple[Neighbour, ...] = (),
+    held: HeldSeen | None = None,
 ) -> tuple[Finding, ...]:
     """Every finding about this start.
 
@@ -53,9 +55,18 @@ def gather_and_check(
         measured: Earlier starts of this model, the newest last.
         flags_cache: Directory that keeps the engine's options by version.
         neighbours: The other instances of this machine.
+        held: What the unit says that holds the weights; None where there is none.
     """
     try:
-        seen = gather(view, gpus, service_user, measured=measured, flags_cache=flags_cache, neighbours=neighbours)
+        seen = gather(
+            view,
+            gpus,
+            service_user,
+            measured=measured,
+            flags_cache=flags_cache,
+            neighbours=neighbours,
+            held=held,
+        )
         return findings(view, seen)
     except Exception as problem:  # noqa: BLE001 - a bug of the check must not keep a model down
         return (warn("check", f"the check itself failed ({type(problem).__name__}: {problem})", "please report this"),)
@@ -69,6 +80,7 @@ def gather(
     measured: tuple[Measured, ...] = (),
     flags_cache: Path | None = None,
     neighbours: tuple[Neighbour, ...] = (),
+    held: HeldSeen | None = None,
 ) -> Observed:
     """Look at engine, checkpoint, GPUs and machine."""
     env = dict(os.environ) | view.env
@@ -82,6 +94,7 @@ def gather(
         gpus=gpus,
         measured=measured,
         neighbours=neighbours,
+        held=held,
     )
 
 

@@ -64,6 +64,7 @@ def snapshot(parts: Parts, state: State, now: float) -> Snapshot:
         kv_cache_bytes_per_token=_bytes_per_token(state.figures),
         **_smoke_figures(state.smoke_test),
         **_readahead(parts),
+        **_weights(parts, state),
         gpu=parts.gpu_table(),
         engine_pids=watch.pids(),
     )
@@ -92,6 +93,23 @@ def _readahead(parts: Parts) -> dict[str, Any]:
         "readahead_hit_ratio": report.hit_ratio,
         "readahead_disk_bytes_per_second": report.disk_rate,
     }
+
+
+def _weights(parts: Parts, state: State) -> dict[str, Any]:
+    """Of the process that serves the engine and of the one that holds its weights, where there are two."""
+    if parts.instance.holds_weights:
+        return {"weights_held": {"holder": int(state.phase is Phase.READY)}}
+    held = parts.neighbours.held()
+    if held is None:
+        return {}
+    return {"weights_held": {"engine": int(held.ready)}, "weights_fit": not held.differing if held.ready else None}
+
+
+def _weights_shown(parts: Parts) -> dict[str, Any] | None:
+    held = parts.neighbours.held()
+    if held is None:
+        return None
+    return {"holder": held.name, "held": held.ready, "differing": list(held.differing)}
 
 
 def _rates(rate: Any, now: float) -> dict[str, float | None]:
@@ -136,6 +154,7 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
         "eta_seconds": round(left, 1) if left is not None else None,
         "phases": {phase.value: round(seconds, 3) for phase, seconds in state.phase_seconds(now).items()},
         "expected": {phase.value: round(seconds, 3) for phase, seconds in policy.expected.items()},
+        "weights": _weights_shown(parts),
         "readahead": parts.reading.view(),
         "account": parts.reading.account(state, now),
         "figures": {name.value: value for name, value in state.figures.items()},

@@ -126,7 +126,7 @@ def check(it: Served, command: str | None = None) -> tuple[tuple[Finding, ...], 
     from vllm_supervisor.adapters.nvml_once import read_once
     from vllm_supervisor.core.check.findings import findings
     from vllm_supervisor.daemon.measured import measured_from
-    from vllm_supervisor.daemon.neighbours import view_of
+    from vllm_supervisor.daemon.neighbours import held_seen, view_of
     from vllm_supervisor.daemon.preflight import gather
 
     instance = it.instance()
@@ -135,7 +135,9 @@ def check(it: Served, command: str | None = None) -> tuple[tuple[Finding, ...], 
         view = replace(view, command=(command, *view.command[1:]))
     gpus = read_once() if view.device == "cuda" else None
     measured = measured_from(it.history(), instance.config_hash())
-    seen = without_unit(gather(view, gpus, it.user(), measured=measured, flags_cache=instance.state_dir), it.unit)
+    held = held_seen(instance)
+    seen = gather(view, gpus, it.user(), measured=measured, flags_cache=instance.state_dir, held=held)
+    seen = without_unit(seen, it.unit)
     return findings(view, seen), view, seen
 
 

@@ -17,7 +17,7 @@ def findings(view: EngineView, observed: Observed) -> tuple[Finding, ...]:
     found = [*readiness.check_readiness(view, asked), *arguments.check_arguments(view, asked)]
     found += ray.check_ray(view, asked, observed.engine)
     version = observed.engine.version if observed.engine else None
-    found += weights.check_weights(view, asked, version)
+    found += weights.check_weights(view, asked, version, observed.held)
     if observed.engine is not None:
         found += engine.check_engine(view, observed.engine)
     if observed.model is not None:

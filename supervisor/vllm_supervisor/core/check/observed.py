@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_supervisor.core.heldfit import HeldSeen
 from vllm_supervisor.core.neighbours import Neighbour
 from vllm_supervisor.core.plan.request import Measured
 from vllm_supervisor.core.plan.shape import Shape
@@ -187,3 +188,4 @@ class Observed:
     gpus: GpuObservation | None = None
     measured: tuple[Measured, ...] = ()
     neighbours: tuple[Neighbour, ...] = ()
+    held: HeldSeen | None = None

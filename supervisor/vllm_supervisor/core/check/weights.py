@@ -11,6 +11,7 @@ from typing import Any
 
 from vllm_supervisor.core.engineflags import canonical
 from vllm_supervisor.core.held import LONGEST_DIRECTORY, SINCE
+from vllm_supervisor.core.heldfit import HeldSeen
 from vllm_supervisor.core.plan import engine as engine_facts
 
 from .finding import Finding, refuse, warn
@@ -18,6 +19,9 @@ from .observed import ArgValue, EngineView
 from .settings import Options
 
 _EXTRA = "model-loader-extra-config"
+WAITS_S = 300
+"""So long vLLM waits for the sockets of what holds the weights."""
+
 _BACK = "remove load-format = ipc_cache"
 
 
@@ -26,7 +30,9 @@ def held_elsewhere(options: Options) -> bool:
     return options.text("load-format").lower() == "ipc_cache"
 
 
-def check_weights(view: EngineView, options: Options, version: str | None) -> list[Finding]:
+def check_weights(
+    view: EngineView, options: Options, version: str | None, held: HeldSeen | None = None
+) -> list[Finding]:
     """Refuse what the engine refuses after its imports; tell what would load from disk without a word."""
     if not held_elsewhere(options) and not view.weights:
         return []
@@ -43,6 +49,7 @@ def check_weights(view: EngineView, options: Options, version: str | None) -> li
         )
     if view.weights == "holder":
         return found
+    found += _held(held)
     extra = _extra(view, options)
     directory = str((extra or {}).get("socket_dir") or "")
     if len(directory.encode()) > LONGEST_DIRECTORY:
@@ -67,6 +74,20 @@ def check_weights(view: EngineView, options: Options, version: str | None) -> li
             )
         )
     return found
+
+
+def _held(held: HeldSeen | None) -> list[Finding]:
+    """The unit that holds the weights, as it stands now: it may still come, so this is no refusal."""
+    if held is None:
+        return []
+    if not held.ready:
+        seen = f"{held.name} {'does not hold all weights yet' if held.running else 'is not running'}"
+        remedy = f"the engine waits {WAITS_S} s for them: start {held.name}, see `vllm-supervisor status {held.name}`"
+        return [warn("weights", seen, remedy)]
+    if held.differing:
+        seen = f"{held.name} holds weights of other settings ({', '.join(held.differing)}), which the engine may refuse"
+        return [warn("weights", seen, "stop this instance and restart the one that holds the weights")]
+    return []
 
 
 def _extra(view: EngineView, options: Options) -> dict[str, Any] | None:
