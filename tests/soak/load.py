@@ -1,6 +1,7 @@
 """Mixed load on an engine, with nothing but the standard library: it runs inside the machine of a test.
 
-usage: load.py SECONDS PROFILE     PROFILE is "saturate" or "mixed"; prints one JSON object when the time is over.
+usage: load.py SECONDS PROFILE     prints one JSON object when the time is over. PROFILE: "mixed"; "full", the queue
+full and the longest prompts; "saturate", the same on a host that as many other programs as cores keep busy.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def main() -> int:
     load = Load(seconds)
     random.seed(1)
     jobs: list[tuple[tuple, dict]] = []
-    if profile == "saturate":
+    if profile in {"full", "saturate"}:
         jobs += [(("queue", body("count to a thousand", 300)), {}) for _ in range(10)]
         jobs += [(("longest", body([5] * LONGEST, 1)), {})]
     else:

@@ -17,6 +17,7 @@ from process.matrix.table import OUTCOMES
 if TYPE_CHECKING:
     from system.lane import Lane
 
+EARLY = ("launching", "configuring")
 LOADING = ("loading-weights", "compiling", "sizing-kv-cache")
 SERVER = ("starting-server", "verifying")
 
@@ -63,11 +64,16 @@ def _small_shm(lane: Lane) -> None:
     lane.drop_in("TemporaryFileSystem=\nTemporaryFileSystem=/dev/shm:mode=1777,size=1M")
 
 
-def _small_cache(lane: Lane) -> None:
-    """Compilers write below VLLM_CACHE_ROOT: a disk of one MiB is full before the first graph is compiled."""
-    lane.machine.run(f"mkdir -p {lane.cache} && mount -t tmpfs -o size=1M,mode=1777 tmpfs {lane.cache}")
+def _own_cache_disk(lane: Lane) -> None:
+    """The caches on a disk of their own, with as much free as the check asks for."""
+    lane.machine.run(f"mkdir -p {lane.cache} && mount -t tmpfs -o size=640M,mode=1777 tmpfs {lane.cache}")
     lane.settings(eager=False)
     lane.drop_in(f"ReadWritePaths={lane.cache}\nEnvironment=VLLM_CACHE_ROOT={lane.cache}")
+
+
+def _fill_cache(lane: Lane) -> None:
+    """Compilers write below VLLM_CACHE_ROOT: the first compiled graph finds no room."""
+    lane.machine.run(f"cat /dev/zero > {lane.cache}/filler", check=False)
 
 
 def _hang_nvml(lane: Lane) -> None:
@@ -114,39 +120,44 @@ def _ignore(lane: Lane) -> str:
 
 
 BLOWS = (
+    # What ends before there is an engine, or with its first process.
     Blow("gpu-lost", (), "G", lambda _: None, _lose_gpu),
     Blow("stop", ("preflight", "launching"), "s", lambda lane: lane.systemctl("stop"), lambda lane: lane.gpus({})),
-    Blow("api-server-segfault", ("launching",), "D", _signal("api-server", "SEGV")),
+    Blow("shared-memory-full", (), "M", lambda _: None, _small_shm),
+    Blow("api-server-killed", EARLY, "D", _signal("api-server", "KILL"), lambda lane: lane.settings()),
     Blow("second-supervisor", ("waiting",), ">", lambda lane: lane.second()),
-    Blow("nvml-helper-killed", ("launching",), ">", _kill_helper),
     Blow(
         "api-server-stopped",
-        ("launching", "configuring"),
+        EARLY,
         "L",
         _signal("api-server", "STOP"),
-        lambda lane: lane.settings(stall=15),
+        lambda lane: lane.settings(stall=5.0, wait=5.0),
     ),
-    Blow("nvml-hangs", ("launching", "configuring"), ">", _hang_nvml, lambda lane: lane.settings()),
+    Blow("nvml-hangs", EARLY, ">", _hang_nvml, lambda lane: lane.settings()),
     Blow("supervisor-killed", ("configuring", "connecting", *LOADING, *SERVER), "R", _signal("supervisor", "KILL")),
-    Blow("clock-jump", ("launching", "configuring"), ">", _jump),
+    Blow("clock-jump", EARLY, ">", _jump),
     Blow("restart", ("configuring", "connecting"), "r", lambda lane: lane.systemctl("restart")),
+    Blow("api-server-segfault", EARLY, "D", _signal("api-server", "SEGV")),
+    Blow("double-fork", ("connecting",), "s", lambda lane: lane.stop_with_orphan()),
+    Blow("ignores-sigterm", EARLY, "s", _ignore),
+    # What needs an engine core or workers.
     Blow("engine-core-killed", ("connecting",), "D", _signal("engine-core", "KILL")),
-    Blow("worker-killed", ("connecting",), "D", _signal("worker", "KILL")),
     Blow("engine-core-segfault", ("connecting",), "D", _signal("engine-core", "SEGV")),
-    Blow("shared-memory-full", ("configuring", "connecting"), "M", lambda _: None, _small_shm),
+    Blow("worker-killed", ("connecting",), "D", _signal("worker", "KILL")),
+    Blow("all-workers-segfault", ("connecting", "loading-weights"), "D", _signal("all-workers", "SEGV")),
     Blow("out-of-memory-kill", LOADING, "D", _out_of_memory, _count_anew, frozenset({"host-out-of-memory"})),
     Blow("all-workers-killed", ("sizing-kv-cache", *SERVER), "D", _signal("all-workers", "KILL")),
-    Blow("worker-segfault", ("starting-server", "verifying"), "D", _signal("worker", "SEGV")),
-    Blow("all-workers-segfault", ("verifying",), "D", _signal("all-workers", "SEGV")),
-    Blow("cache-disk-full", ("compiling",), "F", lambda _: None, _small_cache),
-    Blow("double-fork", ("connecting",), "s", lambda lane: lane.stop_with_orphan(), lambda lane: lane.settings()),
-    Blow("ignores-sigterm", ("configuring", "connecting"), "s", _ignore),
+    Blow("worker-segfault", ("starting-server",), "D", _signal("worker", "SEGV")),
+    Blow("cache-disk-full", ("compiling",), "F", _fill_cache, _own_cache_disk),
+    # A start that becomes ready, with a question that makes its verifying last.
+    Blow("nvml-helper-killed", ("verifying",), ">", _kill_helper, lambda lane: lane.settings(smoke="require")),
+    Blow("engine-core-stopped", ("ready",), "H", _signal("engine-core", "STOP")),
 )
-"""In this order, on the lane whose GPUs are a fake NVML's. Faults of a ready engine are the other lane's."""
+"""In this order, on the lane whose GPUs are a fake NVML's. The other faults of a ready engine are the other lane's."""
 
 READY = (
     "flood", "giant-line", "journal-blocked", "supervisor-stopped", "state-disk-full", "port-stolen",
-    "worker-stopped", "engine-core-stopped", "api-server-killed", "all-workers-stopped",
+    "worker-stopped", "all-workers-stopped",
 )  # fmt: skip
 """Struck on the lane that serves; the last one in its drain."""
 

@@ -43,8 +43,8 @@ class Lane:
         self.machine.put(gpu_file(change), "/srv/struck/gpus.new")
         self.machine.run("mv /srv/struck/gpus.new /srv/struck/gpus.json")
 
-    def settings(self, *, eager: bool = True, stall: float = 0.0) -> None:
-        """Configuration and drop-in of the next start."""
+    def settings(self, *, eager: bool = True, stall: float = 0.0, wait: float = 1.0, smoke: str = "off") -> None:
+        """Configuration and drop-in of the next start; `stall` and `wait`, before an attempt, in seconds."""
         tables: dict[str, dict[str, object]] = {"stall": {"launching": stall, "configuring": stall}} if stall else {}
         self.service.real(
             self._vllm,
@@ -52,22 +52,23 @@ class Lane:
             args={"enforce-eager": eager},
             device="cuda",
             env={"PYTHONPATH": "", "LD_PRELOAD": ""},
-            retry={"first_wait_s": 3.0, "max_wait_s": 3.0, "max_attempts": 50},
-            stop={"drain_s": 20.0, "kill_after_s": 8.0},
-            smoke={"on_start": "off"},
+            retry={"first_wait_s": wait, "max_wait_s": wait, "max_attempts": 50},
+            liveness={"hang_after_s": 8.0, "canary_every_s": 3.0},
+            stop={"drain_s": 10.0, "kill_after_s": 3.0},
+            smoke={"on_start": smoke},
             **tables,
         )
         self.drop_in("")
 
     def drop_in(self, more: str) -> None:
-        """What the unit gets besides its own lines."""
+        """What the unit gets besides its own lines; `more` comes first, because it may empty a list of theirs."""
         counter = f"/sys/fs/cgroup/system.slice/system-vllm.slice/{self.service.unit}.service/memory.events"
         lines = [
             "Environment=PYTHONPATH=/srv/struck/nvml VSUP_FAKE_NVML=/srv/struck/gpus.json",
             f"Environment=LD_PRELOAD=/srv/struck/clock.so CLOCK_SHIFT_FILE={self.shift}",
             f"ProtectControlGroups=no\nTemporaryFileSystem=/sys/fs/cgroup\nBindReadOnlyPaths={self.events}:{counter}",
         ]
-        self.service.override("[Service]\n" + "\n".join([*lines, more]) + "\n")
+        self.service.override("[Service]\n" + "\n".join([more, *lines]) + "\n")
 
     def page(self) -> str:
         """The supervisor's metrics; empty while nobody answers."""
@@ -150,6 +151,7 @@ class Lane:
                 self.problems.append(f"{blow.fault}: {str(error)[:3000]}")
                 self.machine.run(["systemctl", "stop", self.service.unit], check=False, timeout=WITHIN_S)
                 self._prepare(rest)
+        self.machine.run(["systemctl", "stop", self.service.unit], check=False, timeout=WITHIN_S)
 
     def _prepare(self, blows: tuple[Blow, ...]) -> None:
         """Make ready what the next start carries: all up to the blow that ends it."""

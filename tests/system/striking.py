@@ -11,19 +11,29 @@ from system.service import Service
 
 STATE = "/var/lib/vllm-supervisor/kimi"
 WAITER = """
-import json, sys, time, urllib.request
+import json, subprocess, sys, time, urllib.request
 wanted, until = sys.argv[1].split(","), time.monotonic() + float(sys.argv[2])
+failed_at, looked_at, shown = None, 0.0, "nothing"
 while time.monotonic() < until:
     try:
         status = json.load(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[3]}/status", timeout=2))
     except OSError:
         status = dict()
+    shown = status.get("phase", shown)
     if status.get("phase") in wanted:
         print(json.dumps(status))
         sys.exit(0)
+    now = time.monotonic()
+    if not status and now - looked_at > 0.5:
+        looked_at = now
+        failed = subprocess.run(["systemctl", "is-failed", "--quiet", sys.argv[4]]).returncode == 0
+        failed_at = (failed_at or now) if failed else None
+        if failed_at and now - failed_at > 3.0:
+            sys.exit(f"never in {sys.argv[1]}: {sys.argv[4]} has failed, {shown} was seen last")
     time.sleep(0.01)
-sys.exit("never in " + sys.argv[1])
+sys.exit(f"never in {sys.argv[1]}, {shown} was seen last")
 """
+"""Waits for a phase; a unit that stays failed will not come to it: systemd starts no such unit by itself."""
 
 
 @dataclass
@@ -44,7 +54,8 @@ class Strikes:
 
     def reach(self, *phases: str, timeout: float) -> dict[str, Any]:
         """The status at the first sight of one of the phases; looks a hundred times a second, inside the machine."""
-        command = ["/usr/bin/python3", "-c", WAITER, ",".join(phases), str(timeout), str(self.service.metrics_port)]
+        where = [str(self.service.metrics_port), self.service.unit]
+        command = ["/usr/bin/python3", "-c", WAITER, ",".join(phases), str(timeout), *where]
         done = self.service.machine.run(command, check=False, timeout=timeout + 30)
         assert done.returncode == 0, f"{done.stderr}\n{self.service.journal(80)}"
         return dict(json.loads(done.stdout))

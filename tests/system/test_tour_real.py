@@ -1,10 +1,10 @@
 """Every fault and every phase on real engines with two workers, under real systemd, with the fewest starts.
 
 Two units of the same user and model share the machine, so that each is the stranger whom the other's stops and
-clean-ups must leave alone. kimi serves: first saturated for three minutes, and struck by what a ready engine must bear.
-Meanwhile vllm@struck starts again and again; each of its starts carries a fault into a later phase, and keeps the host
-busy. Its GPUs are those of a fake NVML, its clock and its counter of killed processes can be moved. Not to be had on
-the CPU: the phase `capturing-graphs`.
+clean-ups must leave alone. kimi serves: saturated for three minutes, and struck by what a ready engine must bear. Meanwhile vllm@struck starts
+again and again; each of its starts carries a fault into a later phase. It is what keeps the host busy: kimi runs with
+less of a right to the processors, so that it is the slow one. The GPUs of vllm@struck are those of a fake NVML, its
+clock and its counter of killed processes can be moved. Not to be had on the CPU: the phase `capturing-graphs`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_every_fault_and_every_phase(service: Service, engine: Path, tiny_model:
         env=LONG_ENV,
         liveness={"hang_after_s": HANG_AFTER_S, "canary_every_s": 3.0},
         retry={"first_wait_s": 1.0, "max_wait_s": 1.0},
-        stop={"drain_s": 20.0, "kill_after_s": 8.0},
+        stop={"drain_s": 10.0, "kill_after_s": 3.0},
         smoke={"on_start": "off"},
     )
     kimi = Strikes(service)
@@ -62,11 +62,10 @@ def test_every_fault_and_every_phase(service: Service, engine: Path, tiny_model:
         done = service.start(timeout=900)
         assert done.returncode == 0, done.stderr + service.journal()
         _saturated(service, kimi)
-        _modes(service, kimi)
-        _deaths(service, kimi)
+        _reported(service, kimi)
+        _in_the_drain(service, kimi)
         striking.join(900)
         assert not striking.is_alive(), "the struck lane does not end"
-        _in_the_drain(service, kimi)
     finally:
         lane.halted = True
         _write([*lane.strikes.rows, *kimi.rows])
@@ -91,15 +90,21 @@ def _saturated(service: Service, kimi: Strikes) -> None:
     """Full for three minutes, and struck by what a ready engine must bear: never called hung, never restarted."""
     machine, before, main = service.machine, kimi.status(), service.show("MainPID")["MainPID"]
     reports: list[str] = []
+    # The kernel shares processors between sessions first: a nice value of processes would change nothing between units.
+    # Where it does not, the tour only takes longer.
+    machine.run(
+        "for pid in $(cat /sys/fs/cgroup/system.slice/kimi.service/cgroup.procs); do echo 5 > /proc/$pid/autogroup; done",
+        check=False,
+    )
 
     def load() -> None:
-        command = ["/usr/bin/python3", "/srv/load.py", str(SECONDS), "saturate"]
+        command = ["/usr/bin/python3", "/srv/load.py", str(SECONDS), "full"]
         reports.append(machine.run(command, timeout=SECONDS + 240).stdout)
 
     loading = threading.Thread(target=load, daemon=True)
     loading.start()
     stop, go = (f"systemctl kill -s {name} systemd-journald" for name in ("STOP", "CONT"))
-    pause = f"systemctl kill -s STOP kimi --kill-whom=main; sleep {15}; systemctl kill -s CONT kimi --kill-whom=main"
+    pause = "systemctl kill -s STOP kimi --kill-whom=main; sleep 15; systemctl kill -s CONT kimi --kill-whom=main"
     faults = {
         "journal-blocked": lambda: machine.run(f"{stop}; sleep 5; {go}", timeout=WITHIN_S),
         "giant-line": lambda: kimi.output(before, "head -c 100000000 /dev/zero | tr '\\0' x; echo"),
@@ -129,68 +134,39 @@ def _saturated(service: Service, kimi: Strikes) -> None:
     assert service.get("/readyz")[0] == 200
 
 
-def _reload(service: Service, old: str, new: str, *, refused: str = "") -> None:
-    """Change the configuration and re-execute the supervisor; a refusal leaves both as they were."""
+def _reload(service: Service, old: str, new: str) -> None:
+    """Change the configuration and re-execute the supervisor."""
     machine, path = service.machine, service.config
     text = (machine.root / path.lstrip("/")).read_text()
+    assert old in text
     machine.put(text.replace(old, new), path)
     done = machine.run(["systemctl", "reload", "kimi"], check=False, timeout=WITHIN_S)
-    if refused:
-        machine.put(text, path)
-        assert done.returncode != 0
-        assert refused in service.journal(60)
-    else:
-        assert done.returncode == 0, done.stderr + service.journal()
+    assert done.returncode == 0, done.stderr + service.journal()
 
 
-def _modes(service: Service, kimi: Strikes) -> None:
-    """What is said and done about a worker that stands still, by liveness.mode; each mode comes by a reload."""
-    before, main = kimi.status(), service.show("MainPID")["MainPID"]
+def _reported(service: Service, kimi: Strikes) -> None:
+    """A worker that stands still is told and left alone, where a reload has said so; a request outlives the reload."""
+    before = kimi.status()
     answers: list[str] = []
-    asking = ask(service, 3000, answers)
+    asking = ask(service, 1000, answers)
     _reload(service, "[liveness]\n", '[liveness]\n"mode" = "report"\n')
     asking.join(300)
-    assert json.loads(answers[0])["usage"]["completion_tokens"] == 3000
-    _reload(service, "[liveness]\n", "[livenes]\n", refused="livenes: unknown key; did you mean liveness?")
-    assert (service.show("MainPID")["MainPID"], kimi.status()["engine"]["pid"]) == (main, before["engine"]["pid"])
+    assert json.loads(answers[0])["usage"]["completion_tokens"] == 1000
 
     # The image of a moment ago has not looked at the engine's processes yet.
-    status = before
-    at = kimi.signal(status, "worker", "STOP")
+    at = kimi.signal(before, "worker", "STOP")
     service.wait("it is called hung", lambda: kimi.status()["liveness"]["hung"], 120)
     assert "engine-hung" in service.journal(60)
-    kimi.signal(status, "worker", "CONT")
+    kimi.signal(before, "worker", "CONT")
     service.wait("it answers again", lambda: not kimi.status()["liveness"]["hung"], 120)
     kimi.rows.append(("worker-stopped", "ready", "reported, goes on", time.monotonic() - at))
-
-    _reload(service, '"mode" = "report"', '"mode" = "off"')
-    kimi.signal(status, "worker", "STOP")
-    until = time.monotonic() + HANG_AFTER_S + 10.0
-    service.wait("a hang's time passes", lambda: time.monotonic() > until, HANG_AFTER_S + 30.0)
-    assert kimi.status()["liveness"]["hung"] is False
-    kimi.signal(status, "worker", "CONT")
-    _reload(service, '"mode" = "off"', '"mode" = "restart"')
     assert kimi.status()["engine"]["pid"] == before["engine"]["pid"]
     assert kimi.restarts() == 0
 
 
-def _deaths(service: Service, kimi: Strikes) -> None:
-    """A hang of an idle engine is named and ends it; a death of the next one, too."""
-    service.wait("the processes are seen", lambda: len(kimi.status()["engine"]["processes"]) >= 4, 60)
-    status, before = kimi.status(), kimi.restarts()
-    at = kimi.signal(status, "engine-core", "STOP")
-    sentence = kimi.ends(before, 180)
-    assert "engine-hung" in sentence, sentence
-    assert "(exit 75)" in sentence
-    kimi.rows.append(("engine-core-stopped", "ready", "75", time.monotonic() - at))
-    kimi.gone(status)
-    assert service.machine.run(f"ls -d {service.state}/incidents/*engine-hung").stdout.strip()
-    kimi.fatal("api-server-killed", ("verifying",), "api-server", "KILL", "engine-died", timeout=900, within=120)
-
-
 def _in_the_drain(service: Service, kimi: Strikes) -> None:
     """A worker stands still under a request that a stop waits for: the stop ends in its time all the same."""
-    service.wait_state("active", timeout=900)
+    service.wait("the processes are seen", lambda: len(kimi.status()["engine"]["processes"]) >= 4, 60)
     status = kimi.status()
     ask(service, 60_000, [])
     service.machine.run(["systemctl", "stop", "--no-block", "kimi"])
