@@ -39,6 +39,33 @@ def fake(service: Service, knobs: dict[str, Any], **more: Any) -> None:
     write_model(service.machine.root / "srv/model")
 
 
+SOCKET = "/var/cache/vllm-supervisor/kimi/fake.sock"
+HELD = {"pace": "manual", "control": SOCKET}
+FINISHER = r"""
+import json, socket, sys, time
+until = time.monotonic() + 60
+while True:
+    try:
+        line = socket.socket(socket.AF_UNIX)
+        line.settimeout(60)
+        line.connect(sys.argv[1])
+        break
+    except OSError:
+        line.close()
+        assert time.monotonic() < until, "the engine has no control socket"
+        time.sleep(0.05)
+line.sendall(json.dumps({"do": "finish"}).encode() + b"\n")
+print(line.recv(1000))
+"""
+FINISH = f"/usr/bin/python3 /srv/finish.py {SOCKET}"
+
+
+def held(service: Service) -> None:
+    """The fake engine prints no line of its start before `FINISH` has been run on the machine."""
+    fake(service, HELD)
+    service.machine.put(FINISHER, "/srv/finish.py")
+
+
 def vsup(service: Service, *arguments: str, timeout: float = 90.0, **more: Any) -> subprocess.CompletedProcess[str]:
     """One call of the command on the machine."""
     return service.machine.run(["vllm-supervisor", *arguments], check=False, timeout=timeout, **more)

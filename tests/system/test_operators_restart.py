@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from system.operating import UNIT, clean, fake, kill_at, kills_left, record, states, vsup
+from system.operating import FINISH, UNIT, clean, fake, held, kill_at, kills_left, record, states, vsup
 from system.service import Service
 
 pytestmark = pytest.mark.timeout(240)
@@ -82,7 +82,7 @@ def test_only_root_may_and_everybody_may_ask(kimi: Service) -> None:
 
 
 def test_a_lost_terminal_does_not_end_it_and_resume_follows(kimi: Service) -> None:
-    fake(kimi, {"pace": 4.0})
+    held(kimi)
     before = pid(kimi)
     kimi.machine.run(
         "vllm-supervisor restart kimi >/run/lost.log 2>&1 & follower=$!; "
@@ -93,7 +93,9 @@ def test_a_lost_terminal_does_not_end_it_and_resume_follows(kimi: Service) -> No
     busy = vsup(kimi, "restart", "kimi")
     assert busy.returncode == 75, busy.stderr
     assert "restart of kimi is under way" in busy.stderr
-    again = vsup(kimi, "restart", "kimi", "--resume")
+    again = kimi.machine.run(
+        f"{FINISH} & vllm-supervisor restart kimi --resume; code=$?; wait; exit $code", check=False, timeout=90
+    )
     assert again.returncode == 0, again.stderr
     assert pid(kimi) not in {"0", before}
     other = vsup(kimi, "snapshot", "kimi", "--resume")
