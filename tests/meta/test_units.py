@@ -109,7 +109,7 @@ def test_the_unit_of_the_weights_differs_only_where_it_must(name: str, serves: s
     holder, engine = settings(name), settings(serves)
     instance = "kimi" if serves == "kimi.service" else "%i"
     assert holder.pop("ExecStart") == [value.replace("run ", "run --weights ") for value in engine.pop("ExecStart")]
-    assert "ExecReload" not in holder
+    assert holder["ExecReload"] == [f"{value}-weights" for value in engine["ExecReload"]]
     partner = serves.replace("@", f"@{instance}") if instance == "%i" else serves
     assert holder.pop("Before") == holder.pop("WantedBy") == [partner]
     own = {"StateDirectory", "RuntimeDirectory", "WorkingDirectory"}
