@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -38,6 +39,9 @@ VERBS = (
     "operate",
 )
 """In the order in which an operator meets them."""
+
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What a write to standard output ends with when its disk is full, or its terminal gone."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -75,20 +79,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     # Behind `--` stands a command for `snapshot`: none of its options is ours, wherever ours stand.
     mark = given.index("--") if given[:1] == ["snapshot"] and "--" in given else len(given)
+    if sys.stdout is None:  # closed by the caller (`>&-`): nobody wants to read it
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     args = parser().parse_args(given[:mark])
     args.behind = given[mark + 1 :]
     module = importlib.import_module(f"vllm_supervisor.commands.{args.verb}")
     try:
-        return int(module.run(args))
+        code = int(module.run(args))
+        if args.verb != "run":  # the code of a service says how it ended, whoever reads its output
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader of our output (`| head`) is gone; say nothing more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _to_nowhere()
         return ExitCode.OK
     except Exception as error:
         if os.environ.get("VSUP_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.filename is None and error.errno in UNWRITABLE and args.verb != "run":
+            _to_nowhere()
+            print(f"vllm-supervisor {args.verb}: its output cannot be written: {error.strerror}", file=sys.stderr)
+            return os.EX_IOERR
         if isinstance(error, PermissionError) and error.filename and args.verb != "run":
             closed = f"{error.filename} is closed to you: run as root or as its owner"
             print(f"vllm-supervisor {args.verb}: {closed}", file=sys.stderr)
@@ -98,3 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return ExitCode.BUG
+    return code
+
+
+def _to_nowhere() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

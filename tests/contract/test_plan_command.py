@@ -64,6 +64,8 @@ def test_json_of_a_plan(model, capsys):
     ("arguments", "words"),
     [
         (["--gpus", "0", "--gpu-memory", "8GiB"], "--gpus"),
+        (["--gpus", "-3", "--gpu", "H200"], "--gpus"),
+        (["--gpus", "99999999999999999999", "--gpu", "H200"], "--gpus"),
         (["--gpus", "8", "--gpu-memory", "many"], "neither a size nor a card"),
         (["--gpus", "8", "--gpu-memory", "8GiB", "--gpu-memory-utilization", "1.5"], "at most 1"),
         (["--gpus", "8", "--kv-cache-memory", "x"], "11.7GiB"),

@@ -39,7 +39,8 @@ def main() -> int:
     """Shows everything; 0 when all of it went well, 130 after Ctrl-C."""
     screen = Screen()
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         vllm = _engine(screen)
         with folder_of_ours() as folder:

@@ -60,7 +60,7 @@ def folder_of_ours() -> Iterator[Path]:
 @contextlib.contextmanager
 def held() -> Iterator[None]:
     """Ctrl-C waits meanwhile."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
     finally:

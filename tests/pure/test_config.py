@@ -78,6 +78,7 @@ x = 1
         ),
         ("args = { x = { y = 1 } }", "engine.args.x: must be text, a number, true, false, or a list of these"),
         ("args = { x = [[1]] }", "engine.args.x: must be text, a number, true, false, or a list of these"),
+        ("port = 9477", "engine.port and metrics.listen both want port 9477: give one another"),
         ("port = true", "engine.port: input should be a valid integer, but it is true"),
         ("command = 'vllm serve'", "engine.command: input should be a valid list, but it is 'vllm serve'"),
         ("env = { A = 1 }", "engine.env.A: input should be a valid string, but it is 1"),

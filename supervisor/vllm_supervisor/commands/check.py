@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="Exit codes: 0 nothing is refused, else that of the first refusal (69, 75, 78); 64 usage, 77 only root "
         "and the service's user may read the configuration.",
     )
-    parser.add_argument("instance", metavar="INSTANCE", nargs="?", help=f"NAME of {CONFIG_DIRECTORY}/NAME.toml")
+    parser.add_argument("instance", metavar="INSTANCE", nargs="?", help="name or configuration file")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration file instead of an instance")
     parser.add_argument("--user", metavar="NAME", help=f"answer for this user (root, for an instance: {SERVICE_USER})")
     parser.add_argument(
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.instance is None) == (args.config is None):
         sys.stderr.write("vllm-supervisor check: name an INSTANCE, or a file with --config FILE\n")
         return ExitCode.USAGE
-    path = args.config or CONFIG_DIRECTORY / f"{args.instance}.toml"
+    path = args.config or _named(args.instance)
     instance = read_instance(path.absolute())
     if isinstance(instance, list) and denied("check", instance):
         return NOPERM
@@ -69,6 +69,12 @@ def run(args: argparse.Namespace) -> int:
     _print(found, as_json=args.json, verbose=args.verbose)
     refusal = next((finding for finding in found if finding.level is Level.REFUSE), None)
     return exit_code(REASONS[refusal.reason]) if refusal else ExitCode.OK
+
+
+def _named(instance: str) -> Path:
+    """As every verb takes it: a file has a slash or ends in .toml."""
+    is_file = instance.endswith(".toml") or "/" in instance
+    return Path(instance) if is_file else CONFIG_DIRECTORY / f"{instance}.toml"
 
 
 def _configuration(problems: list[Problem]) -> tuple[Finding, ...]:

@@ -15,6 +15,9 @@ from .places import add_places, find
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+MOST = 1_000_000
+"""No history has more starts (`history.keep` ends below)."""
+
 HELP = "list the starts of an instance with their phases, outcomes and causes"
 
 
@@ -48,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.USAGE
     try:
         # Five more, for the first one shown to be compared with.
-        rows = past(place, args.last + 5)
+        rows = past(place, min(args.last, MOST) + 5)
     except AskError as error:
         print(f"vllm-supervisor history: {error}", file=sys.stderr)
         return NOPERM if error.denied else 1
-    shown = rows[-args.last :]
+    shown = rows[-min(args.last, MOST) :]
     if args.json:
         for row in shown:
             print(json.dumps({name: value for name, value in row.items() if name not in {"id", "boot_id"}}))

@@ -108,10 +108,13 @@ def _target(args: argparse.Namespace) -> Path:
     for option, port in (("--port", args.port), ("--metrics-port", args.metrics_port)):
         if not 1 <= port <= 65_535:
             raise InitError(f"{option} must be from 1 to 65535, not {port}")
+    if args.port == args.metrics_port:
+        raise InitError(f"--port and --metrics-port both say {args.port}: give one another")
     target: Path = args.output.absolute() if args.output is not None else SYSTEM_CONFIG / f"{args.name}.toml"
-    if target.suffix != ".toml" or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", target.stem):
+    file = target.name if args.output is not None else f"{args.name}.toml"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.toml", file):
         raise InitError(
-            f"{target.name!r} cannot be an instance: its file is NAME.toml, NAME of letters, digits, '-', '_' and '.'"
+            f"{file!r} cannot be an instance: its file is NAME.toml, NAME of letters, digits, '-', '_' and '.'"
         )
     for path in (target, target.with_suffix(".env")):
         if path.exists() or path.is_symlink():

@@ -154,6 +154,8 @@ def _machine(args: argparse.Namespace) -> _Machine:
         match = re.fullmatch(r"\s*(\d{1,5})?\s*[x*]?\s*(.*?)\s*", args.gpus, re.IGNORECASE)
         if match is None or match[1] == "0" or not (match[1] or match[2]):
             raise _UsageError(f"--gpus takes a number from 1 up, not {args.gpus!r}")
+        if match[2] and find_card(match[2]) is None:
+            raise _UsageError(f"--gpus takes a number up to 99999 and a card that is known here, not {args.gpus!r}")
         count, named = int(match[1] or 1), named or match[2] or None
     memory = parse_size(args.gpu_memory) if args.gpu_memory else None
     if args.gpu_memory and memory is None:

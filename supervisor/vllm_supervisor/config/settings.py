@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from vllm_supervisor.core.neighbours import same_port
 from vllm_supervisor.core.readahead.amounts import parse_amount
 
 from .questions import Smoke
@@ -238,4 +239,10 @@ class Settings(Section):
     def _held_by_the_same_program(self) -> Self:
         if self.weights.held and self.engine.command[-1] != "serve":
             raise ValueError("weights.held needs an engine.command that ends with `serve`: it becomes `preload`")
+        return self
+
+    @model_validator(mode="after")
+    def _a_port_each(self) -> Self:
+        if same_port(f"{self.engine.host}:{self.engine.port}", self.metrics.listen):
+            raise ValueError(f"engine.port and metrics.listen both want port {self.engine.port}: give one another")
         return self

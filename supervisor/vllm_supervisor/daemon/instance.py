@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,13 @@ from vllm_supervisor.core.neighbours import chosen_gpus
 from vllm_supervisor.core.ownership import START_ID, ray_marks
 from vllm_supervisor.core.redact import is_secret, secrets_of, secrets_of_command
 
+from .directories import runtime_directory, state_directory
+
 CREDENTIALS = {"api-key": "VLLM_API_KEY", "hub-token": "HF_TOKEN"}
 """Credentials of the unit (LoadCredential=) and the variables in which the engine gets them."""
 
 HEALTH_EVERY_S = 10.0
 """So often what holds weights is asked for its health, which costs nothing."""
-
-SYSTEM_STATE = Path("/var/lib/vllm-supervisor")
-SYSTEM_RUNTIME = Path("/run/vllm-supervisor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +151,7 @@ def read_instance(
     if problems or isinstance(settings, list) or isinstance(env, list) or isinstance(credentials, list):
         return problems
     name = holder_of(config_path.stem) if holds_weights else config_path.stem
-    runtime_dir = runtime_dir or _runtime_directory(name, environ)
+    runtime_dir = runtime_dir or runtime_directory(name, environ)
     if holds_weights:
         if not settings.weights.held:
             return [Problem(str(config_path), "weights.held", "set it to true, or disable the unit of the weights")]
@@ -165,7 +163,7 @@ def read_instance(
         config_path=config_path,
         settings=settings,
         env={**env, **credentials},
-        state_dir=state_dir or _state_directory(name, environ),
+        state_dir=state_dir or state_directory(name, environ),
         runtime_dir=runtime_dir,
         holds_weights=holds_weights,
     )
@@ -211,27 +209,6 @@ def _credentials(environ: Mapping[str, str]) -> dict[str, str] | list[Problem]:
         except (OSError, UnicodeDecodeError) as error:
             return [Problem(str(path), "", f"the credential cannot be read: {error}")]
     return found
-
-
-def _state_directory(name: str, environ: Mapping[str, str]) -> Path:
-    """The unit's directory; else the system's one where it can be used; else the user's."""
-    if environ.get("STATE_DIRECTORY"):
-        return Path(environ["STATE_DIRECTORY"].split(":", maxsplit=1)[0])
-    if os.access(SYSTEM_STATE / name, os.W_OK):
-        return SYSTEM_STATE / name
-    base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or "/") / ".local/state")
-    return Path(base) / "vllm-supervisor" / name
-
-
-def _runtime_directory(name: str, environ: Mapping[str, str]) -> Path:
-    if environ.get("RUNTIME_DIRECTORY"):
-        return Path(environ["RUNTIME_DIRECTORY"].split(":", maxsplit=1)[0])
-    if os.access(SYSTEM_RUNTIME / name, os.W_OK):
-        return SYSTEM_RUNTIME / name
-    base = environ.get("XDG_RUNTIME_DIR")
-    if base:
-        return Path(base) / "vllm-supervisor" / name
-    return Path(tempfile.gettempdir()) / f"vllm-supervisor-{os.getuid()}" / name
 
 
 def cache_dirs(environment: Mapping[str, str]) -> tuple[Path, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .instance import SYSTEM_RUNTIME, SYSTEM_STATE
+from .directories import SYSTEM_RUNTIME, SYSTEM_STATE, user_state
 
 SYSTEM_CONFIG = Path("/etc/vllm-supervisor")
 
@@ -100,8 +100,7 @@ def runtime_roots(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _state_roots(environ: Mapping[str, str]) -> list[Path]:
-    base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or "/") / ".local/state")
-    return [SYSTEM_STATE, Path(base) / "vllm-supervisor"]
+    return [SYSTEM_STATE, user_state(environ)]
 
 
 def _first(paths: list[Path]) -> Path:
