@@ -12,7 +12,7 @@ import pytest
 
 from lab.hub_server import HubServer
 from process.verbs import on_terminal
-from system.test_operators_upgrade import wheel
+from system.standin import wheel
 
 pytestmark = pytest.mark.timeout(240)
 SHARD = "model.safetensors"

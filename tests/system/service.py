@@ -99,7 +99,9 @@ class Service:
         engine = {"command": [str(vllm), "serve"], "model": str(model), "args": arguments, "device": device}
         self.configure({**engine, "env": {**given, **(env or {})}}, **tables)
 
-    def fake(self, knobs: dict[str, Any], args: dict[str, Any] | None = None, **tables: Any) -> None:
+    def fake(
+        self, knobs: dict[str, Any], args: dict[str, Any] | None = None, device: str = "cpu", **tables: Any
+    ) -> None:
         """The fake engine, described by its knobs."""
         self.machine.put(json.dumps(knobs), SCRIPT)
         write_model(self.machine.root / "srv/model")
@@ -110,6 +112,7 @@ class Service:
                 "model": "/srv/model",
                 "args": args or {},
                 "env": {"FAKE_ENGINE": SCRIPT},
+                "device": device,
             },
             **tables,
         )

@@ -2,72 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from process.fakes import write_model
+from system import standin
 from system.operating import clean, kill_at, kills_left, states, vsup
-from system.service import FAKE, Service
+from system.service import Service
+from system.standin import PIP, link
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
-
-PIP = "--no-index --find-links=/srv/wheels"
-
-
-def wheel(folder: Path, version: str) -> None:
-    """A distribution `vllm` whose command is the fake engine, described by a file of its version."""
-    folder.mkdir(parents=True, exist_ok=True)
-    info = f"vllm-{version}.dist-info"
-    module = (
-        "import os, runpy, sys\n"
-        f"def main():\n    os.environ['FAKE_ENGINE'] = '/etc/vllm-supervisor/fake-{version}.json'\n"
-        f"    sys.argv[0] = {FAKE!r}\n    runpy.run_path({FAKE!r}, run_name='__main__')\n"
-    )
-    with zipfile.ZipFile(folder / f"vllm-{version}-py3-none-any.whl", "w") as built:
-        built.writestr("stand_in.py", module)
-        built.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
-        built.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        built.writestr(f"{info}/entry_points.txt", "[console_scripts]\nvllm = stand_in:main\n")
-        built.writestr(f"{info}/RECORD", "")
 
 
 @pytest.fixture
 def kimi(service: Service) -> Iterator[Service]:
     """kimi on version 0.32.0 through the link /opt/vllm; 0.32.1 is good, 0.33.0 fails while it starts."""
     clean(service)
-    machine = service.machine
-    knobs = {
-        "0.32.0": {},
-        "0.32.1": {},
-        "0.33.0": {"fail_with": "/srv/corpus/failure-logs/kv-cache-too-small-v0.32.log"},
-    }
-    for version, knob in knobs.items():
-        wheel(machine.root / "srv/wheels", version)
-        machine.put(json.dumps(knob), f"/etc/vllm-supervisor/fake-{version}.json")
-    machine.run(
-        "rm -rf /opt/vllm /opt/vllm-0.3*; /usr/bin/python3 -m venv --without-pip /opt/vllm-0.32.0 && "
-        "cd /opt/vllm-0.32.0/lib/python3*/site-packages && python3 -m zipfile -e /srv/wheels/vllm-0.32.0-py3-none-any.whl . && "
-        "printf '#!/opt/vllm-0.32.0/bin/python3\\nimport stand_in\\nstand_in.main()\\n' >/opt/vllm-0.32.0/bin/vllm && "
-        "chmod 755 /opt/vllm-0.32.0/bin/vllm && ln -s /opt/vllm-0.32.0 /opt/vllm",
-        timeout=60,
-    )
-    machine.run("mkdir -p /srv/model")
-    write_model(machine.root / "srv/model")
-    service.configure({"command": ["/opt/vllm/bin/vllm", "serve"], "model": "/srv/model"}, smoke={"on_start": "off"})
+    failing = {"fail_with": "/srv/corpus/failure-logs/kv-cache-too-small-v0.32.log"}
+    standin.offer(service, {"0.32.0": {}, "0.32.1": {}, "0.33.0": failing})
+    standin.install(service, "0.32.0")
     assert service.start().returncode == 0, service.journal()
     yield service
     clean(service)
-    machine.run("systemctl stop kimi; rm -rf /opt/vllm /opt/vllm-0.3*", timeout=60)
-
-
-def link(service: Service) -> str:
-    return service.machine.run(["readlink", "/opt/vllm"]).stdout.strip()
+    standin.remove(service)
 
 
 def test_a_version_that_serves_is_switched_to_and_the_old_one_is_the_way_back(kimi: Service) -> None:

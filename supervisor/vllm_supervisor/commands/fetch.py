@@ -77,9 +77,11 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _said("interrupted; the same command goes on where it stopped", 130)
         sys.stderr.flush()
+        local.hand_over()
         # The threads of a transfer hear no interrupt, and there is nothing of theirs that a kill could hurt.
         os._exit(130)
     finally:
+        local.hand_over()
         lock.release()
 
 

@@ -5,6 +5,7 @@ Put this folder first on PYTHONPATH and name the file in VSUP_FAKE_NVML. The fil
 whenever it changes (replace it, do not write into it):
 
     {"driver": 1,                        another number: the driver was loaded anew since nvmlInit
+     "version": "580.95.05",             of the driver
      "errors": {"nvmlInit": 9},          what a call answers instead of a value
      "hang": ["nvmlDeviceGetCount"],     calls that do not return as long as they stand here
      "xid": [[1, 0, 79]],                events: serial number, GPU, Xid; each is given once
@@ -121,6 +122,10 @@ def nvmlInit():
 
 def nvmlShutdown():
     _state.driver = None
+
+
+def nvmlSystemGetDriverVersion():
+    return _answer("nvmlSystemGetDriverVersion").get("version", "580.95.05")
 
 
 def nvmlDeviceGetCount():

@@ -1,0 +1,43 @@
+"""GPUs of a fake NVML on a machine, seen by kimi, by the operation on it and by a command line."""
+
+from __future__ import annotations
+
+import json
+
+from fake.gpus import FAKE_NVML
+from system.operating import UNIT
+from system.service import Service
+
+PLACE = "/srv/cards"
+VARIABLES = f"PYTHONPATH={PLACE}/nvml VSUP_FAKE_NVML={PLACE}/gpus.json"
+
+
+class Cards:
+    """Cards for kimi.
+
+    Args:
+        service: kimi; its drop-in is made here.
+        count: So many cards, all alike and idle.
+        more: Further lines for the drop-in's section [Service].
+    """
+
+    def __init__(self, service: Service, count: int = 2, more: str = "") -> None:
+        self.machine = service.machine
+        self.state: list[dict[str, object]] = [{} for _ in range(count)]
+        self.xids: list[list[int]] = []
+        for source in FAKE_NVML.glob("*.py"):
+            self.machine.put(source, f"{PLACE}/nvml/{source.name}")
+        self.write()
+        lines = f"[Service]\nEnvironment={VARIABLES}\n"
+        self.machine.put(lines, f"/run/systemd/system/{UNIT}.d/cards.conf")
+        service.override(lines + more)
+
+    def write(self, name: str = "gpus.json") -> None:
+        """The file of all cards, replaced as a whole."""
+        self.machine.put(json.dumps({"gpus": self.state, "xid": self.xids}), f"{PLACE}/{name}.new")
+        self.machine.run(["mv", f"{PLACE}/{name}.new", f"{PLACE}/{name}"])
+
+    def card(self, index: int, **changes: object) -> None:
+        """Change one card."""
+        self.state[index] |= changes
+        self.write()
