@@ -84,8 +84,9 @@ def test_only_root_may_and_everybody_may_ask(kimi: Service) -> None:
 def test_a_lost_terminal_does_not_end_it_and_resume_follows(kimi: Service) -> None:
     held(kimi)
     before = pid(kimi)
+    # Whoever runs the tests below `nohup` hands an ignored hang-up down to everything.
     kimi.machine.run(
-        "vllm-supervisor restart kimi >/run/lost.log 2>&1 & follower=$!; "
+        "env --default-signal=HUP vllm-supervisor restart kimi >/run/lost.log 2>&1 & follower=$!; "
         "until grep -qs 'restart *draining' /run/lost.log; do sleep 0.05; done; kill -HUP $follower; wait $follower",
         check=False,
     )
