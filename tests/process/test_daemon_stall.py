@@ -45,7 +45,10 @@ def test_progress_cut_off_in_the_middle_ends_with_the_phase_named(tmp_path, sile
     fake = {"pace": 0, "cut_at": 2, "silent_work": silent_work}
     with running(tmp_path, fake, stall={"loading_weights": 2.0}) as daemon:
         row = ended(daemon, 75, "load-stalled")
-    assert float(row["sentence"].removeprefix("load-stalled: no progress in loading-weights for ").split()[0]) >= 2.0
+    begin = "load-stalled: no progress in loading-weights for "
+    assert row["sentence"].startswith(begin)
+    # The budget is 2 s; how long after it the look falls is the host's affair, and far below systemd's time-out.
+    assert 2.0 <= float(row["sentence"].removeprefix(begin).split()[0]) < 10.0
     assert not told(daemon, "READY")
     assert daemon.notify
     failed, _ = daemon.notify.wait_for(lambda pairs: pairs.get("STATUS", "").startswith("Stopping: load-stalled"))
