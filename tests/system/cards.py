@@ -18,19 +18,19 @@ class Cards:
     Args:
         service: kimi; its drop-in is made here.
         count: So many cards, all alike and idle.
-        more: Further lines for the drop-in's section [Service].
+        units: Further units that see them; who names one removes its drop-in.
     """
 
-    def __init__(self, service: Service, count: int = 2, more: str = "") -> None:
+    def __init__(self, service: Service, count: int = 2, units: tuple[str, ...] = ()) -> None:
         self.machine = service.machine
         self.state: list[dict[str, object]] = [{} for _ in range(count)]
         self.xids: list[list[int]] = []
         for source in FAKE_NVML.glob("*.py"):
             self.machine.put(source, f"{PLACE}/nvml/{source.name}")
         self.write()
-        lines = f"[Service]\nEnvironment={VARIABLES}\n"
-        self.machine.put(lines, f"/run/systemd/system/{UNIT}.d/cards.conf")
-        service.override(lines + more)
+        for unit in (f"{service.unit}.service", UNIT, *units):
+            self.machine.put(f"[Service]\nEnvironment={VARIABLES}\n", f"/run/systemd/system/{unit}.d/cards.conf")
+        self.machine.run("systemctl daemon-reload")
 
     def write(self, name: str = "gpus.json") -> None:
         """The file of all cards, replaced as a whole."""

@@ -13,16 +13,16 @@ import pytest
 
 from process.fakes import write_model
 from system import standin
-from system.cards import VARIABLES, Cards
+from system.cards import PLACE, VARIABLES, Cards
 from system.hub import TOKEN, URL, Hub
-from system.operating import clean, fake
+from system.operating import UNIT, clean, fake
 from system.service import Service, toml
 
 ROOT = Path(__file__).parents[2]
 BOOKS = ROOT / "docs/runbooks"
 MODEL = "/shared/kimi-k2.5-nvfp4"
 TOO_SMALL = "/srv/corpus/failure-logs/kv-cache-too-small-v0.32.log"
-PIP_CONFIGURATIONS = ("/etc/pip.conf", "/root/.config/pip/pip.conf")
+PIP = "PIP_CONFIG_FILE=/srv/pip.conf"
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -50,19 +50,17 @@ def kimi(service: Service) -> Iterator[Service]:
     fake(service, {})
     yield service
     clean(service)
-    service.machine.run(f"systemctl disable kimi; rm -rf {MODEL} /srv/cards", check=False)
+    service.machine.run(f"systemctl disable kimi; rm -rf {MODEL} {PLACE}", check=False)
 
 
 @pytest.fixture
 def registry(service: Service) -> Iterator[Service]:
     """A machine whose pip finds what lies in /srv/wheels, and nothing else."""
-    kept = {path: service.machine.run(["cat", path], check=False).stdout for path in PIP_CONFIGURATIONS}
-    for path in PIP_CONFIGURATIONS:
-        service.machine.put(f"[global]\nno-index = true\nfind-links = {standin.WHEELS}\n", path)
+    service.machine.put(f"[global]\nno-index = true\nfind-links = {standin.WHEELS}\n", "/srv/pip.conf")
+    service.machine.put(f"[Service]\nEnvironment={PIP}\n", f"/run/systemd/system/{UNIT}.d/pip.conf")
+    service.machine.run("systemctl daemon-reload")
     yield service
     standin.remove(service)
-    for path, text in kept.items():
-        service.machine.put(text, path)
 
 
 def start(book: Book) -> None:
@@ -107,7 +105,7 @@ def test_upgrade_and_roll_back(kimi: Service, registry: Service) -> None:
     standin.offer(kimi, {"0.32.0": {}, "0.32.1": {}})
     standin.install(kimi, "0.32.0")
     assert kimi.start().returncode == 0, kimi.journal()
-    book = Book(kimi, "upgrade")
+    book = Book(kimi, "upgrade", f"export {PIP}")
     assert "vLLM 0.32.1 will be installed in /opt/vllm-0.32.1" in book.run()
     assert book.run().startswith("/opt/vllm-0.32.1\n")
     assert "/opt/vllm-0.32.0 is there already" in book.run()
@@ -200,7 +198,7 @@ def test_new_machine(kimi: Service, registry: Service, tmp_path: Path) -> None:
     runtime = ["-r", str(ROOT / "supervisor/runtime.lock"), "hatchling"]
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-input", "--disable-pip-version-check"]
     subprocess.run([*pip, *runtime, "-w", str(tmp_path / "wheels")], check=True, timeout=240)
-    shutil.copytree(tmp_path / "wheels", machine.root / "srv/wheels")
+    shutil.copytree(tmp_path / "wheels", machine.root / standin.WHEELS.lstrip("/"))
     standin.offer(kimi, {"0.32.0": {}})
     left_out = shutil.ignore_patterns(".*", "build", "tests", "__pycache__")
     shutil.copytree(ROOT, machine.root / "srv/checkout", ignore=left_out)
@@ -211,7 +209,7 @@ def test_new_machine(kimi: Service, registry: Service, tmp_path: Path) -> None:
     try:
         hub.serve()
         Cards(kimi, 8)
-        shell = f"cd /srv/checkout; export {VARIABLES} HF_ENDPOINT={URL} EDITOR='cp /srv/edited.toml'"
+        shell = f"cd /srv/checkout; export {VARIABLES} {PIP} HF_ENDPOINT={URL} EDITOR='cp /srv/edited.toml'"
         book = Book(kimi, "new-machine", shell)
         said = book.run(stdin=TOKEN, timeout=240)
         assert "installed /usr/local/bin/vllm-supervisor" in said

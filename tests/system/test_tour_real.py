@@ -1,10 +1,11 @@
 """Every fault and every phase on real engines with two workers, under real systemd, with the fewest starts.
 
 Two units of the same user and model share the machine, so that each is the stranger whom the other's stops and
-clean-ups must leave alone. kimi serves: saturated for three minutes, and struck by what a ready engine must bear. Meanwhile vllm@struck starts
-again and again; each of its starts carries a fault into a later phase. It is what keeps the host busy: kimi runs with
-less of a right to the processors, so that it is the slow one. The GPUs of vllm@struck are those of a fake NVML, its
-clock and its counter of killed processes can be moved. Not to be had on the CPU: the phase `capturing-graphs`.
+clean-ups must leave alone. kimi serves: saturated for three minutes, and struck by what a ready engine must bear.
+Meanwhile vllm@struck starts again and again; each of its starts carries a fault into a later phase. It is what keeps
+the host busy: kimi runs with less of a right to the processors, so that it is the slow one. The GPUs of vllm@struck are
+those of a fake NVML, its clock and its counter of killed processes can be moved. Not to be had on the CPU: the phase
+`capturing-graphs`.
 """
 
 from __future__ import annotations

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from fake.gpus import FAKE_NVML
 from process.fakes import write_model
-from system.operating import UNIT, clean
+from system.cards import PLACE, VARIABLES, Cards
+from system.operating import clean
 from system.service import FAKE, SCRIPT, Service
 
 HOLDER = "kimi-weights"
-SEES = "PYTHONPATH=/srv/nvml VSUP_FAKE_NVML=/srv/nvml/gpus.json"
 HELD = 80 << 30
 pytestmark = pytest.mark.timeout(300)
 
@@ -23,8 +22,7 @@ class Pair:
 
     def __init__(self, service: Service) -> None:
         self.service, self.machine = service, service.machine
-        for source in FAKE_NVML.glob("*.py"):
-            self.machine.put(source, f"/srv/nvml/{source.name}")
+        self.cards = Cards(service, units=(f"{HOLDER}.service",))
         self.gpus([])
         self.machine.put(json.dumps({"pace": 0, "workers": 2}), SCRIPT)
         write_model(self.machine.root / "srv/model")
@@ -40,19 +38,17 @@ class Pair:
             weights={"held": True},
             retry={"first_wait_s": 1.0, "max_wait_s": 1.0},
         )
-        for unit in ("kimi.service", f"{HOLDER}.service", UNIT):
-            self.machine.put(f"[Service]\nEnvironment={SEES}\n", f"/run/systemd/system/{unit}.d/gpus.conf")
-        self.machine.run(f"systemctl daemon-reload && systemctl enable --quiet {HOLDER}")
+        self.machine.run(f"systemctl enable --quiet {HOLDER}")
 
     def gpus(self, pids: list[int]) -> None:
         """Each of these holds its part of the weights on a GPU of its own."""
         empty: list[dict[str, object]] = [{"uuid": "GPU-0"}, {"uuid": "GPU-1"}]
-        cards = [
+        held: list[dict[str, object]] = [
             {"uuid": f"GPU-{number}", "memory_used": HELD, "processes": [[pid, HELD]]}
             for number, pid in enumerate(pids)
         ]
-        self.machine.put(json.dumps({"gpus": cards or empty}), "/srv/nvml/gpus.new")
-        self.machine.run("mv /srv/nvml/gpus.new /srv/nvml/gpus.json")
+        self.cards.state = held or empty
+        self.cards.write()
 
     def ranks(self) -> list[int]:
         """Who holds weights."""
@@ -62,7 +58,7 @@ class Pair:
 
     def said(self, command: str) -> tuple[int, str]:
         """Our command line, which sees the same GPUs."""
-        done = self.machine.run(f"env {SEES} vllm-supervisor {command}", check=False, timeout=90)
+        done = self.machine.run(f"env {VARIABLES} vllm-supervisor {command}", check=False, timeout=90)
         return done.returncode, done.stdout + done.stderr
 
     def remove(self) -> None:
@@ -70,7 +66,7 @@ class Pair:
         clean(self.service)
         self.machine.run(
             f"systemctl stop kimi; systemctl disable --quiet {HOLDER}; systemctl stop {HOLDER}; "
-            f"rm -rf /srv/nvml /run/systemd/system/{HOLDER}.service.d; systemctl reset-failed; systemctl daemon-reload",
+            f"rm -rf {PLACE} /run/systemd/system/{HOLDER}.service.d; systemctl reset-failed; systemctl daemon-reload",
             check=False,
             timeout=120,
         )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vllm_supervisor.config import Problem
     from vllm_supervisor.daemon.instance import Instance
 
-CONFIG_DIRECTORY = Path("/etc/vllm-supervisor")
 SERVICE_USER = "vllm"
 """The user of the units (sysusers.d); asked for when root checks an instance of the system."""
 
@@ -54,11 +53,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; the exit code is that of the first refusal."""
     from vllm_supervisor.daemon.instance import read_instance
+    from vllm_supervisor.daemon.locate import config_of
 
     if (args.instance is None) == (args.config is None):
         sys.stderr.write("vllm-supervisor check: name an INSTANCE, or a file with --config FILE\n")
         return ExitCode.USAGE
-    path = args.config or _named(args.instance)
+    path = args.config or config_of(args.instance)
     instance = read_instance(path.absolute())
     if isinstance(instance, list) and denied("check", instance):
         return NOPERM
@@ -69,12 +69,6 @@ def run(args: argparse.Namespace) -> int:
     _print(found, as_json=args.json, verbose=args.verbose)
     refusal = next((finding for finding in found if finding.level is Level.REFUSE), None)
     return exit_code(REASONS[refusal.reason]) if refusal else ExitCode.OK
-
-
-def _named(instance: str) -> Path:
-    """As every verb takes it: a file has a slash or ends in .toml."""
-    is_file = instance.endswith(".toml") or "/" in instance
-    return Path(instance) if is_file else CONFIG_DIRECTORY / f"{instance}.toml"
 
 
 def _configuration(problems: list[Problem]) -> tuple[Finding, ...]:
@@ -111,7 +105,9 @@ def _check(instance: Instance, args: argparse.Namespace) -> tuple[Finding, ...] 
 
 def _service_user(instance: Instance) -> str | None:
     """Root asks for the service, not for itself, where there is a service user."""
-    system = instance.config_path.parent == CONFIG_DIRECTORY
+    from vllm_supervisor.daemon.locate import SYSTEM_CONFIG
+
+    system = instance.config_path.parent == SYSTEM_CONFIG
     return SERVICE_USER if system and os.geteuid() == 0 and _exists(SERVICE_USER) else None
 
 

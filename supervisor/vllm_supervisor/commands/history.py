@@ -49,13 +49,14 @@ def run(args: argparse.Namespace) -> int:
     if args.last < 1:
         print(f"vllm-supervisor history: --last must be at least 1, not {args.last}", file=sys.stderr)
         return ExitCode.USAGE
+    last = min(args.last, MOST)
     try:
         # Five more, for the first one shown to be compared with.
-        rows = past(place, min(args.last, MOST) + 5)
+        rows = past(place, last + 5)
     except AskError as error:
         print(f"vllm-supervisor history: {error}", file=sys.stderr)
         return NOPERM if error.denied else 1
-    shown = rows[-min(args.last, MOST) :]
+    shown = rows[-last:]
     if args.json:
         for row in shown:
             print(json.dumps({name: value for name, value in row.items() if name not in {"id", "boot_id"}}))

@@ -58,8 +58,7 @@ def locate(
         UnknownInstanceError: neither a configuration nor a trace of a start has that name.
     """
     environ = os.environ if environ is None else environ
-    named_file = wanted.endswith(".toml") or "/" in wanted
-    config = Path(wanted).absolute() if named_file else config_dir / f"{wanted}.toml"
+    config = config_of(wanted, config_dir)
     name = config.stem
     runtimes = [runtime_dir] if runtime_dir else [directory / name for directory in runtime_roots(environ)]
     states = [state_dir] if state_dir else [directory / name for directory in _state_roots(environ)]
@@ -74,6 +73,12 @@ def locate(
     if not traces:
         raise UnknownInstanceError(_unknown(wanted, config, environ, config_dir))
     return Place(name, config, _first(sockets), _first(histories))
+
+
+def config_of(wanted: str, config_dir: Path = SYSTEM_CONFIG) -> Path:
+    """The configuration file that is meant, which need not exist: a file has a slash or ends in .toml."""
+    is_file = wanted.endswith(".toml") or "/" in wanted
+    return Path(wanted).absolute() if is_file else config_dir / f"{wanted}.toml"
 
 
 def names(environ: Mapping[str, str] | None = None, *, config_dir: Path = SYSTEM_CONFIG) -> list[str]:
