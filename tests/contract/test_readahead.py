@@ -17,6 +17,7 @@ import pytest
 
 from process.daemon_tools import at_most
 from process.fakes import gone
+from process.page_cache import MOST, mostly
 from process.waiting import wait_until
 from vllm_supervisor.adapters.processes import Processes
 from vllm_supervisor.adapters.readahead import cache
@@ -95,21 +96,22 @@ def test_everything_is_read_and_stays(cold):
     assert report.read_bytes + report.cached_bytes == 4 * SHARD
     assert report.read_bytes > 3.2 * SHARD
     assert report.reading_seconds > 0
-    assert shares(cold) == [1.0] * 4
+    assert mostly(shares(cold)), shares(cold)
 
 
 def test_what_lies_in_memory_is_not_read_again(cold):
     finished(Order(str(cold)))
     report = finished(Order(str(cold)))
     assert report.doing is Doing.DONE
-    assert (report.read_bytes, report.cached_bytes) == (0, 4 * SHARD)
+    assert report.read_bytes + report.cached_bytes == 4 * SHARD
+    assert report.cached_bytes >= MOST * 4 * SHARD
 
 
 def test_the_links_of_an_overlay_lead_to_the_files(cold, tmp_path):
     for path in cold.iterdir():
         (tmp_path / path.name).symlink_to(path)
     assert finished(Order(str(tmp_path))).doing is Doing.DONE
-    assert shares(cold) == [1.0] * 4
+    assert mostly(shares(cold)), shares(cold)
 
 
 async def test_a_window_follows_the_engine_and_gives_back_what_lies_behind(cold):
@@ -118,7 +120,7 @@ async def test_a_window_follows_the_engine_and_gives_back_what_lies_behind(cold)
         full = await until(client, lambda report: report.doing is Doing.FULL, "the window is full")
         assert full.window
         assert limit - 16 * MIB <= full.ahead_bytes <= limit
-        assert shares(cold)[:2] == [1.0, 1.0]
+        assert mostly(shares(cold)[:2]), shares(cold)
         client.engine_at(0, 4)
         client.engine_at(1, 4)
         await until(client, lambda report: report.met_bytes == 2 * SHARD, "the engine has come to shard 2")
@@ -127,7 +129,7 @@ async def test_a_window_follows_the_engine_and_gives_back_what_lies_behind(cold)
         last = await until(client, lambda report: report.dropped_bytes > 0, "something is given back")
         last = await until(client, lambda report: report.doing is Doing.DONE, "all is read")
         assert last.dropped_bytes == 2 * SHARD
-        assert 2 * SHARD <= last.hit_bytes <= last.met_bytes == 4 * SHARD
+        assert MOST * 2 * SHARD <= last.hit_bytes <= last.met_bytes == 4 * SHARD
         assert max(shares(cold)[:2]) < 0.2
         task.cancel()
 

@@ -15,6 +15,7 @@ import pytest
 
 from process.daemon_tools import ended, nothing_left, rows, running, samples, told, until_ready, value, verb, wait_until
 from process.fakes import gone, write_model
+from process.page_cache import MOST
 from vllm_supervisor.adapters.readahead import cache
 
 MIB = 1 << 20
@@ -85,9 +86,10 @@ def test_it_begins_with_the_launch_and_ends_with_the_weights(tmp_path, cold):
         until_ready(daemon)
         daemon.wait(lambda: gone(pid), "the helper is gone")
         said = daemon.status()["readahead"]
-        assert (said["doing"], said["hit_ratio"], said["ahead_bytes"]) == ("ended", 1.0, 0)
+        assert (said["doing"], said["ahead_bytes"]) == ("ended", 0)
+        assert MOST <= said["hit_ratio"] <= 1.0
         found = samples(daemon.get("/metrics").text)
-        assert value(found, f"{PREFIX}readahead_hit_ratio") == 1.0
+        assert value(found, f"{PREFIX}readahead_hit_ratio") == said["hit_ratio"]
         assert value(found, f"{PREFIX}readahead_bytes_total", source="disk") == said["read_bytes"]
         # What it found is kept over a re-execution and in the history.
         assert verb("reload", str(daemon.config), RUNTIME_DIRECTORY=str(daemon.runtime)).returncode == 0, daemon.log()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from process.fakes import write_model
+from process.page_cache import MOST
 from system.service import Service
 
 pytestmark = pytest.mark.timeout(240)
@@ -52,7 +53,8 @@ def test_it_runs_in_the_sandbox_and_goes_with_the_service(service: Service) -> N
     shards(service.machine.root / "srv/model")
     assert service.start().returncode == 0, service.journal()
     said = reading(service)
-    assert (said["doing"], said["hit_ratio"]) == ("ended", 1.0), said
+    assert said["doing"] == "ended", said
+    assert MOST <= said["hit_ratio"] <= 1.0, said
     assert service.machine.run("pgrep -u vllm -f adapters.readahead", check=False).stdout == ""
     assert "where the time went: " in service.journal()
     history = service.machine.run(["vllm-supervisor", "history", "kimi"]).stdout
