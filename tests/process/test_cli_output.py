@@ -15,12 +15,12 @@ from vllm_supervisor.daemon.directories import user_state
 
 VERBS = {
     "check": ("{tmp}/none.toml", 78),
-    "explain": ("{tmp}/empty.log", 0),
+    "explain": ("{tmp}/end.log", 0),
 }
 
 
 def run(verb_name: str, tmp_path: Path, redirection: str) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "empty.log").touch()
+    (tmp_path / "end.log").write_text("Traceback (most recent call last):\nMemoryError\n")
     argument = VERBS[verb_name][0].format(tmp=tmp_path)
     return subprocess.run(
         [

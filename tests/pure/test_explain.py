@@ -57,11 +57,33 @@ def test_standard_input_is_read(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["reason"] == "unsupported-quantization"
 
 
-def test_an_empty_log_is_healthy(tmp_path, capsys):
-    empty = tmp_path / "empty.log"
-    empty.touch()
-    assert call(str(empty)) == 0
-    assert capsys.readouterr().out.startswith("healthy\n")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("", "there is nothing in", id="empty"),
+        pytest.param("\n  \n\x1b[0m\n", "there is nothing in", id="blank"),
+        pytest.param("Dear diary,\nINFO: nothing happened\n", "is not the log of an engine", id="prose"),
+        pytest.param("#!/bin/sh\nexit 1\n", "is not the log of an engine", id="a script"),
+        pytest.param("\x7fELF\x02\x01\0\0\n\xff\xfe\n", "is not the log of an engine", id="binary"),
+        pytest.param("vllm-supervisor: port-in-use (exit 75)\n", "last one is: port-in-use (exit 75)", id="only ours"),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["", "json"])
+def test_what_is_no_log_of_an_engine_is_one_sentence_and_64(text, said, options, tmp_path, capsys):
+    file = tmp_path / "some.log"
+    file.write_text(text, encoding="latin-1")
+    assert call(str(file), *options) == 64
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert said in err
+    assert str(file) in err
+
+
+def test_nothing_from_standard_input_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert call("-") == 64
+    assert "there is nothing in standard input" in capsys.readouterr().err
 
 
 def test_what_cannot_be_read_is_one_sentence_and_64(tmp_path, capsys):
@@ -106,6 +128,14 @@ def test_a_unit_without_lines_is_said(journal, capsys, monkeypatch, tmp_path):
     journal("")
     assert call("nosuch.service") == 64
     assert "nosuch.service" in capsys.readouterr().err
+
+
+def test_a_unit_that_never_started_an_engine_is_said(journal, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    gone = "kimi.service: Failed at step EXEC spawning /usr/local/bin/vllm-supervisor"
+    journal(f"May 05 05:09:08 gpu2 systemd[1]: {gone}\nMay 05 05:09:09 gpu2 kernel: vllm: something\n")
+    assert call("kimi") == 64
+    assert f"no line of an engine of kimi; the last one is: {gone}\n" in capsys.readouterr().err
 
 
 def test_colours_only_where_they_are_wanted(monkeypatch):

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 from vllm_supervisor.core.causes import Cause, CauseClass
 from vllm_supervisor.core.exits import ExitCode
 from vllm_supervisor.core.lines import strip_ansi
-from vllm_supervisor.core.scanner import Scanner
 from vllm_supervisor.core.splitter import Splitter
+from vllm_supervisor.core.whole_log import NoLog, WholeLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +37,8 @@ _COLOURS: Final = {
     CauseClass.HARDWARE: "35;1",
     CauseClass.NONE: "32;1",
 }
+_SHOWN: Final = 300
+"""Characters of a line that is quoted in a sentence."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -50,7 +52,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     Args:
         subparsers: Where the command line collects its verbs.
     """
-    parser = subparsers.add_parser("explain", help="say why a start failed, from its log", description=__doc__)
+    parser = subparsers.add_parser(
+        "explain",
+        help="say why a start failed, from its log",
+        description=__doc__,
+        epilog="Exit codes: 0 the log was read, whatever it says, 64 it cannot be read, is empty or not an engine's.",
+    )
     parser.add_argument(
         "source", metavar="FILE|UNIT|-", help="a log file (also .gz), a systemd unit, or - (standard input)"
     )
@@ -65,10 +72,10 @@ def run(args: argparse.Namespace) -> int:
         args: `source` and `json`.
 
     Returns:
-        0 once the log could be read, whatever it says; 64 when it could not.
+        0 once the log could be read, whatever it says; 64 when it could not, or holds nothing of an engine.
     """
     try:
-        cause = explain(_chunks(args.source))
+        cause = _cause(args.source)
     except UnreadableError as problem:
         sys.stderr.write(f"vllm-supervisor explain: {problem}\n")
         return int(ExitCode.USAGE)
@@ -79,19 +86,44 @@ def run(args: argparse.Namespace) -> int:
     return int(ExitCode.OK)
 
 
-def explain(chunks: Iterable[bytes]) -> Cause:
-    """The cause that a log shows.
+def _cause(source: str) -> Cause:
+    found = explain(_chunks(source))
+    if isinstance(found, NoLog):
+        raise UnreadableError(_no_log(source, found))
+    return found
+
+
+def explain(chunks: Iterable[bytes]) -> Cause | NoLog:
+    """The cause that a log shows, or that it shows no engine.
 
     Args:
         chunks: The log in pieces of any size.
     """
-    scanner, splitter = Scanner(), Splitter()
+    log, splitter = WholeLog(), Splitter()
     for chunk in chunks:
         for line in splitter.feed(chunk):
-            scanner.feed(line)
+            log.feed(line)
     for line in splitter.flush():
-        scanner.feed(line)
-    return scanner.verdict()
+        log.feed(line)
+    return log.verdict()
+
+
+def _no_log(source: str, found: NoLog) -> str:
+    name = "standard input" if source == "-" else source
+    if not found.lines:
+        return f"there is nothing in {name}; give the output of `vllm serve`, standard error included."
+    if found.own:
+        return f"{name} holds no line of an engine; its supervisor's last one is: {_shown(found.own)}"
+    if _is_unit(source):
+        return f"the journal of this boot holds no line of an engine of {name}; the last one is: {_shown(found.last)}"
+    return (
+        f"{name} is not the log of an engine: it holds nothing that `vllm serve` prints; give its output, standard "
+        "error included."
+    )
+
+
+def _shown(line: str) -> str:
+    return _CONTROL.sub("�", strip_ansi(line))[:_SHOWN]
 
 
 def as_json(cause: Cause) -> str:
@@ -139,9 +171,16 @@ def _chunks(source: str) -> Iterator[bytes]:
     path = Path(source)
     if path.exists():
         return _file(path)
-    if "/" in source or source.endswith(_FILE_LIKE) or not _UNIT.fullmatch(source) or source.startswith("-"):
+    if not _is_unit(source):
         raise UnreadableError(f"there is no file {source}; give a log file, a systemd unit, or - for standard input.")
     return _journal(source)
+
+
+def _is_unit(source: str) -> bool:
+    """Whether it can only be meant as the name of a unit."""
+    if source.startswith("-") or source.endswith(_FILE_LIKE) or Path(source).exists():
+        return False
+    return _UNIT.fullmatch(source) is not None
 
 
 def _pieces(stream: IO[bytes]) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ from typing import Final
 
 from .causes import Cause
 from .diagnosis import Classifier
+from .diagnosis.tracebacks import Trace
 from .facts import CauseFound, Fact, Figure, FigureName, PhaseSeen, Progress, StartupComplete
 from .lines import Line, Source, peel
 from .phases import ORDER, Phase
@@ -98,6 +99,16 @@ class Scanner:
     def level_of_last(self) -> int:
         """The syslog priority (0 to 7) of the line fed last."""
         return self._priority
+
+    @property
+    def trace(self) -> Trace | None:
+        """The traceback that the last line belongs to."""
+        return self._classifier.trace
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody asked for the end, as far as the log shows."""
+        return self._classifier.stopped
 
     def feed(self, raw_line: str, stream: str = "stdout") -> tuple[Fact, ...]:  # noqa: ARG002 -- see Args
         """Take the next line.

@@ -39,10 +39,11 @@ _AFTERMATH: Final = 500
 _QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING"})
 _TELLING: Final = ("MPClient: ", "[shutdown] ", "Shutting down")
 """How the quiet records begin that tell of an end."""
+UNKNOWN_SUMMARY: Final = "the log does not name a known cause"
 _UNKNOWN_ADVICE: Final = (
     "The log does not say why it ended: keep it, look in the kernel log for that time, and start again."
 )
-_UNKNOWN_LINE_ADVICE: Final = (
+UNKNOWN_LINE_ADVICE: Final = (
     "No rule knows this error: read the line and what stands above it, and start again once it is understood."
 )
 
@@ -102,6 +103,11 @@ class Classifier:
         """Whether the log shows that the engine failed, was stopped or is gone."""
         return self._died or self._ended or self._stopped or self._best is not None
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the log shows that somebody asked for the end."""
+        return self._stopped
+
     def observe(self, raw: str, line: Line, phase: str) -> bool:
         """Take the next line.
 
@@ -154,8 +160,8 @@ class Classifier:
         if found := self.cause_line:
             return Cause(found.rule.slug, found.evidence, phase, found.advice, found.summary)
         if self._died or (self._ended and not self._stopped):
-            advice = _UNKNOWN_LINE_ADVICE if self._error else _UNKNOWN_ADVICE
-            return Cause("unknown", self._error, phase, advice, "the log does not name a known cause")
+            advice = UNKNOWN_LINE_ADVICE if self._error else _UNKNOWN_ADVICE
+            return Cause("unknown", self._error, phase, advice, UNKNOWN_SUMMARY)
         if self._stopped:
             return Cause("healthy", "", phase, "Nothing to do: it was stopped on request.", "stopped on request")
         if phase == SERVING:
@@ -173,15 +179,16 @@ class Classifier:
                 owner = line.process or (trace.owner if trace else None)
                 frames = frozenset(trace.frames) if trace else frozenset()
                 situation = Situation(phase, owner, frames, self.fields, self._pids)
-            self._judge(raw, view, situation, bare=line.source is Source.BARE)
+            named = trace is not None and trace.named and not trace.ignored
+            self._judge(raw, view, situation, bare=line.source is Source.BARE, named=named)
 
-    def _judge(self, raw: str, view: View, situation: Situation, *, bare: bool) -> None:
+    def _judge(self, raw: str, view: View, situation: Situation, *, bare: bool, named: bool) -> None:
         if is_wrapper(view.text):
             self._try(raw, view, WRAPPER_RULES, situation)
             return
         if self._try(raw, view, RULES, situation):
             return
-        if self._error or view.places[0] or not is_exception(view.text) or is_harmless(view.text):
+        if self._error or view.places[0] or not (named or is_exception(view.text)) or is_harmless(view.text):
             return
         if situation.phase != SERVING or situation.in_engine():
             self._error, self._error_at = raw, self._lines

@@ -64,7 +64,12 @@ class Situation:
 
     def in_engine(self) -> bool:
         """Whether the line comes from the engine core or a worker, not from the API server."""
-        return self.process is not None and self.process.startswith(("Worker", "EngineCore", "VllmWorker", "Ray"))
+        return of_engine(self.process)
+
+
+def of_engine(process: str | None) -> bool:
+    """Whether the name in a process prefix is that of the engine core or of a worker, not of the API server."""
+    return process is not None and process.startswith(("Worker", "EngineCore", "VllmWorker", "Ray"))
 
 
 Fields = dict[str, str]

@@ -16,6 +16,8 @@ _EXCEPTION = re.compile(
     r"|OutOfResources|BrokenProcessPool|Full|Empty)"
     r"(?::|$| )",
 )
+_ANY = re.compile(r"(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}(?::(?: |$)|$)")
+"""Behind the frames of a traceback the first line at column 0 names the exception, whatever its class is called."""
 _OWNER = re.compile(r"Process (?P<name>[A-Za-z][\w\-]*):$")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _MARKS: Final = (
@@ -37,12 +39,16 @@ class Trace:
         owner: The process that a `Process NAME:` line announced for it.
         frames: Marks of the source files seen in it.
         ignored: Python itself says that it ignores the exception.
+        ended: The line that names the exception was there.
+        named: It was the last one.
     """
 
     owner: str | None = None
     frames: set[str] = field(default_factory=set)
     ignored: bool = False
     ended: bool = False
+    named: bool = False
+    deep: bool = False
     tail: int = 0
 
 
@@ -78,11 +84,12 @@ class Tracebacks:
             if bare:
                 self._notice(message)
             return None
+        trace.named = False
         if message[:1] in (" ", "\t", ""):
             self._mark(trace, message)
             return trace
-        if _EXCEPTION.match(message):
-            trace.ended, trace.tail = True, 0
+        if _EXCEPTION.match(message) or (trace.deep and not trace.ended and _ANY.match(message)):
+            trace.ended, trace.named, trace.tail = True, True, 0
             if "ValidationError: " in message:
                 trace.frames.add("validation")
             return trace
@@ -99,7 +106,7 @@ class Tracebacks:
         earlier = self._open.get(key)
         chained = earlier is not None and not earlier.ignored and earlier.ended and earlier.tail == 0
         trace = earlier if chained and earlier else Trace()
-        trace.ended, trace.tail = False, 0
+        trace.ended, trace.named, trace.deep, trace.tail = False, False, False, 0
         if bare:
             trace.owner, self._announced = self._announced or trace.owner, None
             trace.ignored, self._ignored = self._ignored, False
@@ -128,6 +135,7 @@ class Tracebacks:
     @staticmethod
     def _mark(trace: Trace, message: str) -> None:
         if message.startswith('  File "'):
+            trace.deep = True
             for name, regex in _MARKS:
                 if regex.search(message):
                     trace.frames.add(name)
