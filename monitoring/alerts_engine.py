@@ -1,7 +1,7 @@
 """Alerts on starts and on the engine that serves.
 
 A failed process is never scraped, so a start that failed for good shows as a target that is down
-and was not ready when it was last seen. `by (job, instance)` stands wherever the supervisor's series
+and whose last start was never seen ready. `by (job, instance)` stands wherever the supervisor's series
 meet the engine's, whose labels differ.
 """
 # ruff: noqa: INP001 - a folder of files to run and to deploy, no package
@@ -11,8 +11,11 @@ from __future__ import annotations
 from alert import Alert
 
 _GONE = "max by (job, instance) (up == 0)"
-_NOT_READY_BEFORE = "(max by (job, instance) (last_over_time(vllm_supervisor_ready[1h])) == 0)"
+_NOT_READY_BEFORE = "instance:vllm_start_without_ready:last1h"
 _ROW = "(sum by (job, instance) (increase(vllm_supervisor_failures_total{class='transient'}[2h])) >= 2)"
+_LOADING = "vllm_supervisor_phase{phase='loading-weights'}"
+NOT_LOADING = "preflight|waiting|ready|draining|stopping|stopped|failed"
+"""The phases in which no engine is being started; a test compares it with the supervisor's own."""
 
 
 def _failed(reasons: str, window: str = "15m") -> str:
@@ -24,7 +27,8 @@ ALERTS = {
     "start": (
         Alert(
             "VllmStartSlow",
-            "time() - vllm_supervisor_start_time_seconds > 1.5 * vllm_supervisor_last_load_seconds"
+            f"sum by (job, instance) (vllm_supervisor_phase_seconds{{phase!~'{NOT_LOADING}'}})"
+            " > on (job, instance) 1.5 * vllm_supervisor_last_load_seconds"
             " and on (job, instance) vllm_supervisor_ready == 0 and on (job, instance) vllm_supervisor_engine_up == 1",
             "1m",
             "warning",
@@ -32,11 +36,13 @@ ALERTS = {
         ),
         Alert(
             "VllmLoadStuck",
-            'vllm_supervisor_phase{phase="loading-weights"} == 1'
-            " and on (job, instance) changes(vllm_supervisor_load_progress_ratio[3m]) == 0",
+            f"{_LOADING} == 1 and on (job, instance) {_LOADING} offset 3m == 1"
+            " and on (job, instance) vllm_supervisor_load_shards{state='loaded'}"
+            " < on (job, instance) vllm_supervisor_load_shards{state='total'}"
+            " and on (job, instance) changes(vllm_supervisor_load_shards{state='loaded'}[3m]) == 0",
             "1m",
             "warning",
-            "No weights have been loaded on {{ $labels.instance }} for three minutes.",
+            "No shard of the weights has been finished on {{ $labels.instance }} for three minutes.",
         ),
         Alert(
             "VllmLoadStalled",

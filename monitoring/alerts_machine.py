@@ -72,10 +72,10 @@ ALERTS = {
     "supervisor": (
         Alert(
             "VllmGpuReadingsOld",
-            "time() - vllm_supervisor_gpu_last_sample_timestamp_seconds > 60",
+            "time() - max by (job, instance) (vllm_supervisor_gpu_last_sample_timestamp_seconds) > 60",
             "0m",
             "warning",
-            "GPU {{ $labels.gpu }} of {{ $labels.instance }} was last read more than a minute ago.",
+            "No GPU of {{ $labels.instance }} has been read for more than a minute.",
         ),
         Alert(
             "VllmOutputDropped",

@@ -44,7 +44,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Ready", {"ready": f"vllm_supervisor_ready{HERE}"}, kind="stat", width=3),
         Panel("Phase", {"{{phase}}": f"vllm_supervisor_phase{HERE} == 1"}, kind="stat", width=5),
         Panel(
-            "Loaded", {"loaded": f"vllm_supervisor_load_progress_ratio{HERE}"}, "percentunit", "gauge", width=4, top=1
+            "Start", {"progress": f"vllm_supervisor_load_progress_ratio{HERE}"}, "percentunit", "gauge", width=4, top=1
         ),
         Panel("Time left", {"left": f"vllm_supervisor_load_eta_seconds{HERE}"}, "s", "stat", width=4),
         Panel("Smoke test", {"{{verdict}}": f"vllm_supervisor_smoke_verdict{HERE} == 1"}, kind="stat", width=4),

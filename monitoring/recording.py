@@ -3,6 +3,13 @@
 
 from __future__ import annotations
 
+BEGAN = "last_over_time(vllm_supervisor_start_time_seconds[1h])"
+BEGAN_READY = (
+    "max_over_time((vllm_supervisor_start_time_seconds and on (job, instance) vllm_supervisor_ready == 1)[1h:30s])"
+)
+"""When the last start began that was seen, and the last one that was seen ready. A service that was
+stopped is not ready either when it is last seen; this tells it from a start that failed."""
+
 RECORDED = {
     "instance:vllm_generation_tokens:rate5m": "sum by (job, instance) (rate(vllm:generation_tokens_total[5m]))",
     "instance:vllm_prompt_tokens:rate5m": "sum by (job, instance) (rate(vllm:prompt_tokens_total[5m]))",
@@ -24,6 +31,10 @@ RECORDED = {
     ),
     "instance:vllm_gpu_others_bytes:max": (
         "max by (job, instance) (vllm_supervisor_gpu_memory_used_bytes - vllm_supervisor_gpu_engine_bytes)"
+    ),
+    "instance:vllm_start_without_ready:last1h": (
+        f"max by (job, instance) ({BEGAN}) unless on (job, instance)"
+        f" (max by (job, instance) ({BEGAN}) == on (job, instance) max by (job, instance) ({BEGAN_READY}))"
     ),
     "instance:vllm_failures:increase2h": (
         "sum by (job, instance, class) (increase(vllm_supervisor_failures_total[2h]))"

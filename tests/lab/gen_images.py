@@ -25,13 +25,13 @@ from lab.situations import FAILURE, SITUATIONS, trend  # noqa: E402
 WIDTHS = {"desk": 1280, "phone": 390}
 
 
-def render(name: str) -> bytes:
-    """The page in one situation."""
+def render(name: str, **changes: object) -> bytes:
+    """The page in one situation, with other values of /status where `changes` says so."""
     from vllm_supervisor.daemon.page_html import page
 
     now = time.monotonic()
     failure = FAILURE if name in {"waiting", "degraded"} else None
-    return page(SITUATIONS[name](), trend(now, name), failure, now)
+    return page({**SITUATIONS[name](), **changes}, trend(now, name), failure, now)
 
 
 @contextlib.contextmanager

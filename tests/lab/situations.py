@@ -6,6 +6,8 @@ import math
 import time
 from typing import Any
 
+from vllm_supervisor.core.gpu_rows import TROUBLES
+
 GIB = 1 << 30
 USUAL = {
     "preflight": 1.2,
@@ -26,7 +28,7 @@ def gpus(weights_gib: float, power: float, busy: float, lost: int | None = None)
     """Eight cards; the memory of the last ones differs a little, and one may be lost."""
     found = []
     for index in range(8):
-        engine = int((weights_gib + 0.2 * index) * GIB)
+        engine = int((weights_gib + 0.2 * index) * GIB) if weights_gib else 0
         found.append(
             {
                 "index": index,
@@ -39,7 +41,7 @@ def gpus(weights_gib: float, power: float, busy: float, lost: int | None = None)
                 "temperature_celsius": 41.0 + index,
             }
             if index != lost
-            else {"index": index, "name": NAME}
+            else {"index": index, "name": NAME, "trouble": TROUBLES["lost"]}
         )
     return found
 

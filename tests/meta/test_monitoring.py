@@ -11,6 +11,7 @@ import pytest
 
 from vllm_supervisor.core.counters import OLD_NAMES, READ
 from vllm_supervisor.core.metrics import FULL_NAMES, METRICS, PREFIX
+from vllm_supervisor.core.phases import LOADING, ORDER
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "monitoring"
@@ -72,6 +73,11 @@ def test_no_query_asks_for_a_metric_or_label_that_does_not_exist(name):
         if metric in FULL_NAMES:
             known = {"job", "instance", *METRICS[metric.removeprefix(PREFIX)].labels}
             assert labels <= known, (metric, labels - known)
+
+
+def test_the_phases_that_are_no_part_of_a_start_are_the_supervisor_s_own():
+    named = sys.modules["alerts_engine"].NOT_LOADING.split("|")
+    assert set(named) == {phase.value for phase in ORDER if phase not in LOADING}
 
 
 def test_labels_in_a_summary_exist():

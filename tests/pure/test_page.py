@@ -99,7 +99,7 @@ def test_text_of_the_engine_is_text():
 def test_a_load_shows_progress_and_what_is_slow():
     tree = Tree(render("loading").decode())
     assert tree.all("progress")[0]["value"] == "0.4860"
-    assert "49 %, shard 54 of 119, about 5 min 56 s left, 5 min 36 s so far" in tree.text
+    assert "49 % of the start, shard 54 of 119, about 5 min 56 s left, 5 min 36 s so far" in tree.text
     assert [attrs for attrs in tree.all("tr") if attrs.get("aria-current") == "step"] == [
         {"class": "now", "aria-current": "step"}
     ]
@@ -118,7 +118,7 @@ def test_a_failure_says_what_to_do():
 
 
 def test_a_lost_gpu_and_no_gpu_are_said():
-    assert "It does not answer" in Tree(render("degraded").decode()).text
+    assert "GPU 5It cannot be read: lost: it fell off the bus" in Tree(render("degraded").decode()).text
     assert "None is read here" in page({**ready(), "gpus": []}, [], None, 0.0).decode()
 
 

@@ -7,10 +7,11 @@ import pytest
 from pure.start import BUSY, Start, draining, gone, launched, loading, reach, ready
 from vllm_supervisor.core import events as ev
 from vllm_supervisor.core.causes import Cause
-from vllm_supervisor.core.eta import bar_left, launched_at, ratio, start_left
+from vllm_supervisor.core.eta import bar_left, last_load, launched_at, ratio, start_left
 from vllm_supervisor.core.facts import Figure, FigureName, PhaseSeen, Progress
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.policy import Policy
+from vllm_supervisor.core.retry import PastStart
 from vllm_supervisor.core.status import LIMIT, sentence
 from vllm_supervisor.core.words import ascii_only, duration, size
 
@@ -207,3 +208,13 @@ def test_sizes(count, words):
 
 def test_ascii():
     assert ascii_only("a\nb→c\td") == "a b?c?d"
+
+
+def test_the_last_load_is_that_of_the_newest_start_that_was_ready_without_the_pause_before_it():
+    spent = {Phase.PREFLIGHT: 1.0, Phase.WAITING: 600.0, Phase.LAUNCHING: 20.0, Phase.LOADING_WEIGHTS: 500.0}
+    ready = PastStart(began_at=0.0, ready_at=1121.0, phases={**spent, Phase.READY: 9000.0, Phase.STOPPING: 3.0})
+    failed = PastStart(began_at=20000.0, outcome="failed", phases={Phase.LAUNCHING: 7.0})
+    older = PastStart(began_at=-9000.0, ready_at=-8000.0, phases={Phase.LAUNCHING: 999.0})
+    assert last_load([older, ready, failed]) == 520.0
+    assert last_load([failed]) is None
+    assert last_load([PastStart(began_at=0.0, ready_at=5.0)]) is None

@@ -80,6 +80,32 @@ async def test_it_keeps_itself_current_and_says_when_it_cannot():
             await tab.becomes("document.getElementById('stale').hidden", wanted=True)
 
 
+async def test_another_instance_comes_and_goes_and_its_link_keeps_the_focus():
+    others: list[dict[str, object]] = []
+
+    def body(_: str) -> bytes:
+        return render("ready", neighbours=list(others))
+
+    def other(sentence: str) -> dict[str, object]:
+        return {"needs": {"name": "mini", "metrics": "127.0.0.1:9478"}, "page": {"status": sentence}}
+
+    card = "document.getElementById('neighbours')"
+    with served(body) as port:
+        async with browser() as tab:
+            await tab.look(f"http://127.0.0.1:{port}/page")
+            assert await tab.value(f"getComputedStyle({card}).display") == "none"
+            others[:] = [other("Loading weights")]
+            await tab.becomes(f"{card}.textContent", "Also on this machineminiLoading weights")
+            assert await tab.value(f"getComputedStyle({card}).display") != "none"
+            await tab.value(f"{card}.querySelector('a').focus()")
+            others[:] = [other("Ready")]
+            await tab.becomes(f"{card}.textContent", "Also on this machineminiReady")
+            assert await tab.value("document.activeElement.textContent") == "mini"
+            others.clear()
+            await tab.becomes(f"getComputedStyle({card}).display", "none")
+            assert tab.complaints == []
+
+
 async def test_without_scripts_it_is_fetched_again():
     asked = []
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from .phases import LOADING, ORDER, Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .retry import PastStart
     from .state import State
 
 
@@ -66,3 +69,18 @@ def launched_at(state: State) -> float:
         if phase is Phase.LAUNCHING:
             return at
     return state.started
+
+
+def last_load(past: Sequence[PastStart]) -> float | None:
+    """Seconds from launch to READY of the newest start that was ready; None when none was.
+
+    Checks and the pause before a retry are not a part of it: a start that waited for ten minutes has
+    loaded no slower.
+
+    Args:
+        past: Earlier starts, oldest first.
+    """
+    for start in reversed(past):
+        if start.ready_at is not None and start.phases:
+            return sum(seconds for phase, seconds in start.phases.items() if phase in LOADING)
+    return None

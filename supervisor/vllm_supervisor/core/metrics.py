@@ -62,7 +62,10 @@ _DECLARED = (
     Metric("engine_up", "1 while an engine process of ours lives, else 0."),
     Metric("start_time_seconds", "When this start began, in Unix time."),
     Metric("phase_seconds", "Time spent in each phase of this start so far.", ("phase",)),
-    Metric("load_progress_ratio", "Share of the checkpoint that is loaded, 0 to 1."),
+    Metric(
+        "load_progress_ratio",
+        "Progress of the whole start, 0 to 1: by the usual times with a history, else by the bar of its phase.",
+    ),
     Metric("load_shards", "Shards of the checkpoint: loaded so far, and in all.", ("state",)),
     Metric("load_eta_seconds", "Time until READY as the history of this instance suggests."),
     Metric("checkpoint_bytes", "The weight files that the engine loads, together."),

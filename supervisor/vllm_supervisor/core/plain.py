@@ -63,7 +63,13 @@ def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     elif status.get("last_failure"):
         found.append(("last time", str(status["last_failure"])))
     found += [("warning", str(warning)) for warning in status.get("warnings") or []]
+    found += [(f"GPU {gpu['index']}", f"cannot be read: {gpu['trouble']}") for gpu in lost_gpus(status)]
     return found
+
+
+def lost_gpus(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The GPUs of ours that cannot be read, with the reason as `trouble`."""
+    return [gpu for gpu in status.get("gpus") or [] if gpu.get("trouble")]
 
 
 def serving(status: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vllm_supervisor import __version__
 from vllm_supervisor.adapters import log as logs
@@ -23,6 +23,7 @@ from vllm_supervisor.adapters.output import Forwarder
 from vllm_supervisor.adapters.processes import Processes
 from vllm_supervisor.adapters.sockets import holder
 from vllm_supervisor.core.account import known_rate
+from vllm_supervisor.core.eta import last_load
 from vllm_supervisor.core.redact import redactor
 from vllm_supervisor.core.slower import compared
 
@@ -183,7 +184,7 @@ def build(
         smoke=lambda: ask(http, instance.settings, history.rows),
         gpu_table=gpus.table,
         dropped=lambda: outlets.forwarder.dropped,
-        last_load_s=_last_load(past),
+        last_load_s=last_load(past),
         witness=witness,
         redact=outlets.redact,
     )
@@ -209,11 +210,6 @@ def _policy(instance: Instance, outlets: Outlets, past: list[PastStart], version
         now=time.time(),
         engine_version=version,
     )
-
-
-def _last_load(past: list[Any]) -> float | None:
-    ready = [start.ready_at - start.began_at for start in past if start.ready_at is not None]
-    return ready[-1] if ready else None
 
 
 def boot_id() -> str:

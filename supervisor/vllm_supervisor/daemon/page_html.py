@@ -68,7 +68,7 @@ def page(status: Mapping[str, Any], points: Sequence[Point], failure: Mapping[st
         _serving(status, points, now),
         _failure(status, failure),
         _gpus(status),
-        *neighbours(status),
+        neighbours(status),
         _details(status),
     ]
     body = "".join(f'<section id="{card_id}" class="card" data-live>{text}</section>' for card_id, text in cards)
@@ -111,7 +111,9 @@ def _progress(status: Mapping[str, Any]) -> str:
     ratio = status.get("progress")
     if ratio is None or status["ready"]:
         return ""
-    parts = [f"{ratio:.0%}".replace("%", " %")]
+    # With a history it is that of the whole start, and beside the shards it would look like theirs.
+    whole = " of the start" if status.get("eta_seconds") is not None else ""
+    parts = [f"{ratio:.0%}".replace("%", " %") + whole]
     shards = status.get("shards")
     if shards and status["phase"] == "loading-weights":
         parts.append(f"shard {shards['loaded']:.0f} of {shards['total']:.0f}")
@@ -184,7 +186,7 @@ def _gpu(gpu: Mapping[str, Any], *, named: bool) -> str:
     if named:
         title += f" <span>{_text(gpu.get('name') or '')}</span>"
     if used is None or not total:
-        return f'<li>{title}<p class="problem">It does not answer.</p></li>'
+        return f'<li>{title}<p class="problem">{_trouble(gpu)}</p></li>'
     words = f"{size(used)} of {size(total)}"
     if ours is not None:
         words += f", engine {size(ours)}"
@@ -199,6 +201,11 @@ def _gpu(gpu: Mapping[str, Any], *, named: bool) -> str:
     more += [f"{heat:.0f} °C"] if heat is not None else []
     drawn = bar(f"GPU {gpu['index']}: {words}", parts)
     return f"<li>{title}{drawn}<p>{words}</p><p>{', '.join(more)}</p></li>"
+
+
+def _trouble(gpu: Mapping[str, Any]) -> str:
+    why = gpu.get("trouble")
+    return f"It cannot be read: {_text(why)}" if why else "It does not say how much memory is in use."
 
 
 def _failure(status: Mapping[str, Any], failure: Mapping[str, Any] | None) -> tuple[str, str]:

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor import __version__
-from vllm_supervisor.core.eta import ratio, start_left
+from vllm_supervisor.core.eta import launched_at, ratio, start_left
 from vllm_supervisor.core.facts import FigureName
-from vllm_supervisor.core.gpu import engine_bytes
+from vllm_supervisor.core.gpu_rows import gpu_rows
 from vllm_supervisor.core.metrics import WINDOWS, Snapshot
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.plan.sizes import GIB
@@ -47,7 +47,7 @@ def snapshot(parts: Parts, state: State, now: float) -> Snapshot:
         load_progress_ratio=ratio(state, now),
         load_shards=_shards(state),
         load_eta_seconds=start_left(state, now),
-        last_load_seconds=parts.last_load_s if state.ready_at is None else state.ready_at - state.started,
+        last_load_seconds=parts.last_load_s if state.ready_at is None else state.ready_at - launched_at(state),
         starts_total=parts.history.totals("starts"),
         failures_total=failures,
         engine_processes=roles,
@@ -229,19 +229,4 @@ def _fault(state: State) -> dict[str, str] | None:
 
 def _gpus(parts: Parts) -> list[dict[str, Any]]:
     table = parts.gpu_table()
-    if table is None:
-        return []
-    pids = parts.watch.pids()
-    return [
-        {
-            "index": sample.index,
-            "name": sample.name,
-            "memory_used_bytes": sample.memory_used_bytes,
-            "memory_total_bytes": sample.memory_total_bytes,
-            "engine_bytes": engine_bytes(sample, pids),
-            "utilization_ratio": sample.utilization_ratio,
-            "power_watts": sample.power_watts,
-            "temperature_celsius": sample.temperature_celsius,
-        }
-        for sample in table.samples
-    ]
+    return gpu_rows(table, parts.watch.pids()) if table is not None else []

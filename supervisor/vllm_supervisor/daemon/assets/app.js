@@ -23,7 +23,11 @@ async function refresh() {
         part.className = newer.className;
       }
       if (part.innerHTML !== newer.innerHTML) {
+        const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
         part.innerHTML = newer.innerHTML;
+        if (focused !== null) {
+          part.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+        }
       }
     }
     stale.hidden = true;
