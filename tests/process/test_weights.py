@@ -124,6 +124,28 @@ def test_the_weights_stay_when_the_engine_ends_and_starts_again_and_go_with_thei
         nothing_left(holder)
 
 
+def test_memory_that_the_engine_still_maps_is_no_remainder_of_a_stop(tmp_path: Path, room: Path) -> None:
+    config = configured(tmp_path)
+    # Where NVML shows no pids, all that is known of a rest is how much is in use.
+    gpus = FakeGpus(tmp_path, count=2)
+    hidden = {"nvmlDeviceGetComputeRunningProcesses": 3}
+    for index in range(2):
+        gpus.card(index, errors=hidden)
+    with Holder(config, room) as holder:
+        until_ready(holder)
+        for index in range(2):
+            gpus.card(index, errors=hidden, memory_used=90 << 30)  # the weights, and what the engine took besides
+        family = "vllm_supervisor_gpu_memory_used_bytes"
+        holder.wait(lambda: f"{90 << 30:.1f}" in _lines(holder.get("/metrics").text, family), "the memory is seen")
+        holder.sigterm()
+        ended(holder, 0)
+        assert "a reboot is needed" not in holder.log()
+
+
+def _lines(page: str, family: str) -> str:
+    return "\n".join(line for line in page.splitlines() if line.startswith(family))
+
+
 def test_a_start_tells_of_weights_that_are_not_held_or_not_those_that_it_wants(tmp_path: Path, room: Path) -> None:
     config = configured(tmp_path)
     with serving(config, room) as engine:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vllm_supervisor.core.gpu import UNLISTED_BYTES, GpuLost, GpuSample, engine_bytes, parse_report
+from vllm_supervisor.core.gpu import UNLISTED_BYTES, GpuLost, GpuSample, engine_bytes, left_behind, parse_report
 
 
 def sample(**fields):
@@ -35,6 +35,20 @@ def test_engine_bytes_is_unknown_rather_than_zero(one):
 
 def test_an_idle_card_holds_nothing_of_ours():
     assert engine_bytes(sample(processes=(), memory_used_bytes=600 << 20), frozenset({10})) == 0
+
+
+def test_what_gone_processes_left_is_told_by_their_pids_else_by_what_was_in_use_before():
+    ours, gib = frozenset({10}), 1 << 30
+    listed = [sample(processes=((10, 7 * gib), (99, 70 * gib)), memory_used_bytes=77 * gib)]
+    assert left_behind(listed, ours, 0) == left_behind(listed, ours, 0, shared=True) == 7 * gib
+    assert left_behind([sample(processes=((99, 70 * gib),), memory_used_bytes=70 * gib)], ours, 0) == 0
+    hidden = [sample(processes=None, memory_used_bytes=71 * gib)]
+    assert left_behind(hidden, ours, 10 * gib) == 60 * gib
+    assert left_behind(hidden, ours, 71 * gib) == left_behind(hidden, ours, None) == 0
+
+
+def test_hidden_pids_blame_nobody_for_memory_that_two_units_share():
+    assert left_behind([sample(processes=None, memory_used_bytes=80 << 30)], frozenset({10}), 0, shared=True) == 0
 
 
 def test_a_line_becomes_a_report():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 UNLISTED_BYTES = 1 << 30
 """More memory than this in use on a GPU that lists no process at all means that the processes are
@@ -177,6 +177,26 @@ def engine_bytes(sample: GpuSample, pids: frozenset[int]) -> int | None:
                 return None
             total += size
     return total
+
+
+def left_behind(
+    samples: Sequence[GpuSample], pids: frozenset[int], before: int | None, *, shared: bool = False
+) -> int:
+    """GPU memory, in bytes, that is still taken by processes which are gone; 0 where nobody can say.
+
+    Args:
+        samples: Readings from after their end.
+        pids: The processes.
+        before: Bytes in use on these GPUs when they were started; None where that was not seen.
+        shared: Others take and give back memory of the same GPUs meanwhile, as the weights of another unit and the
+            engine that maps them. Where NVML shows no pids, nobody can then say whose a rest is.
+    """
+    held = [engine_bytes(sample, pids) for sample in samples]
+    if any(size is not None for size in held):
+        return sum(size for size in held if size)
+    if before is None or shared:
+        return 0
+    return max(sum(sample.memory_used_bytes or 0 for sample in samples) - before - UNLISTED_BYTES, 0)
 
 
 def parse_report(line: str | bytes) -> GpuReport:

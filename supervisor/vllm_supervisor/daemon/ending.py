@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from vllm_supervisor.adapters import shared_memory
 from vllm_supervisor.adapters.processes import reap, title
 from vllm_supervisor.core.events import Swept
-from vllm_supervisor.core.gpu import engine_bytes
-from vllm_supervisor.core.plan.sizes import GIB
+from vllm_supervisor.core.engineflags import effective
+from vllm_supervisor.core.gpu import left_behind
 
 if TYPE_CHECKING:
+    from .instance import Instance
     from .perform import Parts
 
 SWEEP_PAUSE_S = 0.1
@@ -62,11 +63,13 @@ async def _gpu_bytes(parts: Parts, began: float) -> int:
         if table is None or not table.ok:
             return 0
         if table.at > max(gone_at, began):
-            held = [engine_bytes(sample, parts.watch.pids()) for sample in table.samples]
-            if any(size is not None for size in held):
-                return sum(size for size in held if size)
-            used = sum(sample.memory_used_bytes or 0 for sample in table.samples)
-            level = parts.gpu_before if parts.gpu_before is not None else used
-            return max(used - level - GIB, 0)
+            shared = _weights_are_shared(parts.instance)
+            return left_behind(table.samples, parts.watch.pids(), parts.gpu_before, shared=shared)
         await asyncio.sleep(SWEEP_PAUSE_S)
     return 0
+
+
+def _weights_are_shared(instance: Instance) -> bool:
+    """Whether it holds the weights of another unit's engine, or maps those of another unit."""
+    engine = instance.settings.engine
+    return instance.holds_weights or effective(engine.command[1:], engine.args).get("load-format") == "ipc_cache"
