@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from process.daemon_tools import at_most
 from vllm_supervisor.adapters.readahead.client import ReadAhead, read_ahead
 from vllm_supervisor.adapters.readahead.files import NothingToReadError, file_system, weight_files
 from vllm_supervisor.adapters.readahead.look import look
@@ -109,3 +112,46 @@ def test_a_checkpoint_in_memory_is_not_read():
 async def test_a_helper_that_is_none_is_one_sentence(tmp_path, command, why):
     client = ReadAhead(command)
     assert await client.run(Order(str(tmp_path))) == Report(Doing.FAILED, why)
+
+
+PRESSED = """
+import os, sys
+from vllm_supervisor.adapters.readahead import __main__ as helper
+from vllm_supervisor.core.readahead.memory import Memory
+helper.look = lambda: Memory(1 << 40, 1 << 39, 40.0 if os.path.exists(sys.argv[2]) else 0.0)
+os._exit(helper.main(int(sys.argv[1])))
+"""
+
+
+async def test_nothing_is_read_while_memory_is_short_and_all_of_it_afterwards(tmp_path):
+    # Not below /tmp, which may lie in memory.
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    (folder / "model.safetensors").write_bytes(b"x" * (4 << 20))
+    pressed = tmp_path / "pressed"
+    pressed.touch()
+    client = ReadAhead([sys.executable, "-c", PRESSED, str(os.getpid()), str(pressed)])
+    seen: list[Report] = []
+    heard = asyncio.Event()
+
+    def hear(report: Report) -> None:
+        seen.append(report)
+        heard.set()
+
+    task = asyncio.create_task(client.run(Order(str(folder)), hear))
+    try:
+        async with asyncio.timeout(at_most(60)):
+            await heard.wait()
+            assert (seen[0].doing, seen[0].why) == (Doing.PAUSED, "memory is short")
+            while len(seen) < 4:  # several looks later it still waits
+                heard.clear()
+                await heard.wait()
+            assert {(report.doing, report.read_bytes + report.cached_bytes) for report in seen} == {(Doing.PAUSED, 0)}
+            pressed.unlink()
+            while seen[-1].doing is not Doing.DONE:
+                heard.clear()
+                await heard.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        shutil.rmtree(folder)
+    assert seen[-1].read_bytes + seen[-1].cached_bytes == 4 << 20

@@ -58,9 +58,8 @@ def test_what_is_installed_is_measured_and_the_rest_is_said(instance, tmp_path):
     ways = {one["name"]: one for one in json.loads(done.out)["ways"]}
     assert all(ways[name]["warm"] > 0 for name in ("default", "multithread", "prefetch"))
     assert ways["eager"]["problem"] == "RuntimeError: no room for it"
-    assert {ways[name]["problem"] for name in ("fastsafetensors", "runai_streamer", "instanttensor")} == {
-        "not installed"
-    }
+    assert ways["runai_streamer"]["problem"] == "not installed (package runai-model-streamer)"
+    assert {ways[name]["problem"] for name in ("fastsafetensors", "instanttensor")} == {"needs a GPU"}
     assert (tmp_path / "out.svg").read_text().startswith("<svg ")
     shown = verb("loaders", instance)
     assert "RuntimeError: no room for it" in shown.out

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
 import signal
 import tempfile
+import threading
 from pathlib import Path
 
 import psutil
@@ -15,14 +17,18 @@ import pytest
 
 from process.daemon_tools import ended, nothing_left, rows, running, samples, told, until_ready, value, verb, wait_until
 from process.fakes import gone, write_model
-from process.page_cache import MOST
+from process.page_cache import MOST, mostly
+from process.waiting import http_get
 from vllm_supervisor.adapters.readahead import cache
+from vllm_supervisor.commands.operations.ahead import Ahead
+from vllm_supervisor.daemon.instance import read_instance
 
 MIB = 1 << 20
 SHARDS = 4
 SHARD = 32 * MIB
 TOTAL = SHARDS * SHARD
 PREFIX = "vllm_supervisor_"
+TOKENS = "vllm:generation_tokens_total"
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +104,58 @@ def test_it_begins_with_the_launch_and_ends_with_the_weights(tmp_path, cold):
         daemon.sigterm()
         ended(daemon, 0)
     assert json.loads(rows(daemon)[-1]["figures"])["checkpoint_bytes"] == TOTAL
+
+
+class Unit:
+    """What a planned restart asks of systemd, for a daemon without a unit."""
+
+    def __init__(self, daemon):
+        self.daemon = daemon
+
+    def show(self, *_):
+        return {"ActiveState": "active", "Environment": ""}
+
+    def instance(self):
+        return read_instance(self.daemon.config, state_dir=self.daemon.state, runtime_dir=self.daemon.runtime)
+
+
+def test_a_planned_restart_reads_beside_a_busy_engine_and_the_next_one_finds_it(tmp_path, checkpoint, cold):
+    fake = {"pace": 0, "token_delay": 0.01}
+    with running(tmp_path, fake, engine={**cold, "args": {"load-format": "dummy"}}, stop={"drain_s": 0.0}) as daemon:
+        until_ready(daemon)
+        assert daemon.status()["readahead"]["read_bytes"] == 0
+        # From here on the configuration asks for the weights.
+        daemon.config.write_text(daemon.config.read_text().replace('"load-format" = "dummy"\n', ""))
+        ask = {"model": "kimi", "prompt": "count", "max_tokens": 1_000_000, "ignore_eos": True}
+        asking = threading.Thread(target=_ask, args=(daemon.engine_port, ask))
+        asking.start()
+        daemon.wait(lambda: daemon.control("stats")["in_flight"] == 1, "a running request")
+        before, running_then = _tokens(daemon), []
+        said = Ahead(Unit(daemon)).read("", lambda _: running_then.append(daemon.control("stats")["in_flight"]))
+        assert said.startswith("all 128.0 MiB in 4 shards in memory: "), said
+        assert set(running_then) == {1}
+        daemon.wait(lambda: _tokens(daemon) > before, "the engine goes on with its request")
+        daemon.sigterm()
+        ended(daemon, 0)
+        asking.join(30)
+    shares = [cache.cached_share(str(path), path.stat().st_size) for path in checkpoint.glob("*.safetensors")]
+    assert mostly(shares), shares
+    with running(tmp_path, {"pace": "manual", "shards": SHARDS}, engine=cold) as daemon:
+        done = reading(daemon, lambda said: said["doing"] == "done", "all is there")
+        assert done["cached_bytes"] >= MOST * TOTAL, done
+        daemon.control("finish")
+        until_ready(daemon)
+        daemon.sigterm()
+        ended(daemon, 0)
+
+
+def _ask(port, ask):
+    with contextlib.suppress(OSError, http.client.HTTPException):  # the stop cuts it off
+        http_get(port, "/v1/completions", post=ask, timeout=120)
+
+
+def _tokens(daemon):
+    return sum(size for (name, _), size in samples(daemon.get("/metrics").text).items() if name == TOKENS)
 
 
 def test_a_window_follows_the_shards(tmp_path, cold):

@@ -79,9 +79,30 @@ def test_a_second_time_there_is_nothing_left_to_do(instance):
     done = verb("warm", instance)
     assert done.code == 0, done.err
     assert "3 modules in" in done.out
-    assert "none compiled now, 1 are no valid Python" in done.out
+    assert "none compiled now, 1 is no valid Python" in done.out
     assert "0 B read, 64.0 MiB found there" in done.out
     assert "cache      torch-compile        warm     1000 B in 1 file," in done.out
+
+
+def test_an_administrator_with_a_closed_umask_makes_nothing_that_the_service_cannot_read(instance):
+    before = os.umask(0o077)
+    try:
+        assert verb("warm", instance).code == 0
+    finally:
+        os.umask(before)
+    (kept,) = instance.parent.glob("engine/lib/*/site-packages/some/__pycache__")
+    assert kept.stat().st_mode & 0o777 == 0o755
+    assert all(file.stat().st_mode & 0o044 == 0o044 for file in kept.iterdir())
+
+
+def test_a_cache_that_this_engine_never_fills_is_not_told_as_missing(instance):
+    def names():
+        return {row["name"] for row in json.loads(verb("warm", instance, "--json").out)["caches"]}
+
+    assert "torch-compile" in names()
+    instance.write_text(instance.read_text().replace("[engine.args]\n", "[engine.args]\nenforce-eager = true\n"))
+    assert "enforce-eager" in instance.read_text()
+    assert "torch-compile" not in names()
 
 
 def test_what_does_not_fit_is_left_out_and_said(instance):

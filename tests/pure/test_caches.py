@@ -52,3 +52,8 @@ def test_a_processor_does_not_wait_for_caches_of_gpus():
         "model-infos",
         "hugging-face",
     }
+
+
+def test_an_engine_that_does_not_compile_has_no_cache_of_that():
+    every = {cache.name for cache in caches({"HOME": "/h"})}
+    assert every - {cache.name for cache in caches({"HOME": "/h"}, eager=True)} == {"torch-compile"}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_supervisor.core.loaders import Measured, advice, sample
+from vllm_supervisor.core.loaders import WAYS, Measured, advice, sample, set_now
 from vllm_supervisor.daemon.loaders_svg import picture
 
 GIB = float(1 << 30)
@@ -35,7 +36,12 @@ def test_a_clearly_faster_way_is_recommended_with_its_setting_and_what_it_saves(
     assert 'set in [engine.args] safetensors-load-strategy = "prefetch"' in said[0]
     assert "would take 50 s instead of 100 s" in said[0]
     assert "the disk itself gives 3.0 GiB/s" in said[1]
-    assert "from memory the default reads 4.0 GiB/s" in said[2]
+    assert said[2] == (
+        "from memory, where the read-ahead and `vllm-supervisor warm` bring what fits, the default reads 4.0 GiB/s and "
+        "prefetch 3.0 GiB/s: change nothing where memory holds the weights"
+    )
+    found[1] = Measured("prefetch", 2 * GIB, 3.5 * GIB)
+    assert advice(3 * GIB, found, 100 << 30)[2].endswith(" bring what fits, prefetch reads 3.5 GiB/s")
 
 
 def test_a_little_faster_is_no_reason_to_change():
@@ -48,6 +54,57 @@ def test_a_little_faster_is_no_reason_to_change():
 
 def test_without_cold_figures_nothing_is_recommended():
     assert advice(None, [Measured("default", None, GIB)], 1) == ["no cold figures, so nothing is recommended"]
+
+
+MULTI = '{"enable_multithread_load": true}'
+
+
+@pytest.mark.parametrize(
+    ("options", "way"),
+    [
+        ({}, "default"),
+        ({"load-format": "safetensors", "safetensors-load-strategy": "lazy"}, "default"),
+        ({"safetensors-load-strategy": "prefetch"}, "prefetch"),
+        ({"safetensors-load-strategy": "torchao"}, ""),
+        ({"model-loader-extra-config": MULTI}, "multithread"),
+        ({"load-format": "InstantTensor"}, "instanttensor"),
+        ({"load-format": "ipc_cache"}, ""),
+    ],
+)
+def test_the_way_that_is_set_is_known(options, way):
+    assert set_now(options) == way
+    assert not way or way in {one.name for one in WAYS}
+
+
+def test_a_way_that_is_set_is_what_the_others_are_compared_with():
+    found = [Measured("default", 2 * GIB, 3 * GIB), Measured("prefetch", GIB, 3 * GIB), Measured("eager", 1.5 * GIB)]
+    (said, *_) = advice(3 * GIB, found, 100 << 30, "prefetch")
+    assert said.startswith("the default reads 2.0 GiB/s from the disk, prefetch 1.0 GiB/s: ")
+    assert said.endswith('; take safetensors-load-strategy = "prefetch" out of [engine.args]')
+    (said, *_) = advice(3 * GIB, found[1:], 100 << 30, "prefetch")
+    assert said.endswith(
+        '; set in [engine.args] safetensors-load-strategy = "eager" instead of safetensors-load-strategy = "prefetch"'
+    )
+    found = [Measured("default", GIB), Measured("prefetch", 1.1 * GIB, 2 * GIB)]
+    assert advice(3 * GIB, found, 1 << 30, "prefetch") == [
+        "prefetch is as good as any: 1.1 GiB/s from the disk; leave it",
+        "the disk itself gives 3.0 GiB/s, which the read-ahead of the supervisor uses (load.readahead)",
+        "from memory, where the read-ahead and `vllm-supervisor warm` bring what fits, prefetch reads 2.0 GiB/s",
+    ]
+    # What is set could not be measured: the default stands for it.
+    assert "the default 1.0 GiB/s" in advice(None, [Measured("default", GIB), Measured("eager", 2 * GIB)], 1, "ipc")[0]
+
+
+def test_reading_ahead_does_not_help_a_way_past_the_page_cache():
+    found = [Measured("default", GIB, 4 * GIB), Measured("runai_streamer", 2 * GIB, 2 * GIB)]
+    assert advice(3 * GIB, found, 100 << 30)[1:] == [
+        "the disk itself gives 3.0 GiB/s",
+        (
+            "from memory, where the read-ahead and `vllm-supervisor warm` bring what fits, the default reads 4.0 GiB/s "
+            "and runai_streamer 2.0 GiB/s: change nothing where memory holds the weights"
+        ),
+    ]
+    assert len(advice(3 * GIB, found[1:], 100 << 30, "runai_streamer")) == 2
 
 
 def test_the_picture_stands_alone_and_shows_what_was_measured():

@@ -44,7 +44,7 @@ def test_it_checks_restarts_waits_and_asks(kimi: Service) -> None:
     assert "Paris" in done.stderr
     assert "ready after" in done.stderr
     (read,) = [line["text"] for line in record(kimi) if line.get("step") == "ahead" and line["state"] == "done"]
-    assert "in 1 shards in memory" in read or "lies in memory already" in read, read
+    assert "in 1 shard in memory" in read or "lies in memory already" in read, read
     assert kimi.show("ActiveState")["ActiveState"] == "active"
 
 

@@ -36,7 +36,7 @@ def test_the_command_finds_a_stopped_service_and_a_manifest_and_the_service_come
     assert kimi.machine.run(["cat", SEEN]).stdout.strip() == "inactive"
     assert active(kimi) == "active"
     (read,) = [line["text"] for line in record(kimi) if line.get("step") == "ahead" and line["state"] == "done"]
-    assert "in 1 shards in memory" in read or "lies in memory already" in read, read
+    assert "in 1 shard in memory" in read or "lies in memory already" in read, read
     manifest = json.loads(kimi.machine.run(["cat", f"{SEEN}.json"]).stdout)
     assert manifest["consistent"] is True
     assert manifest["versions"]["kernel"].startswith("Linux ")

@@ -82,6 +82,7 @@ def _run(python: Path, files: Sequence[Path]) -> str:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=BATCH_LIMIT_S,
+            umask=0o022,  # the service's user has to read what an administrator with a closed umask makes
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -45,14 +45,20 @@ try:
     buffer = torch.empty(16 << 20, dtype=torch.uint8)
     say(ready=True)
     for line in sys.stdin:
-        began, count = time.monotonic(), 0
+        began, count, on_gpu = time.monotonic(), 0, False
         for _, tensor in way(told["files"]):
+            if getattr(tensor, "is_cuda", False):
+                # It is where it belongs; a copy back would be counted as reading.
+                count, on_gpu = count + tensor.numel() * tensor.element_size(), True
+                continue
             flat = tensor.reshape(-1).view(torch.uint8)
             for at in range(0, flat.numel(), buffer.numel()):
                 piece = flat[at : at + buffer.numel()]
                 buffer[: piece.numel()].copy_(piece)
             count += flat.numel()
             del tensor, flat
+        if on_gpu:
+            torch.cuda.synchronize()
         say(seconds=time.monotonic() - began, bytes=count)
 except BaseException as problem:
     if not isinstance(problem, SystemExit):
@@ -110,7 +116,7 @@ class Trial:
         """
         said = self._ask(self._order, IMPORT_LIMIT_S)
         if "missing" in said:
-            raise TrialError("not installed")
+            raise TrialError(f"not installed (package {str(said['missing']).replace('_', '-')})")
 
     def measure(self) -> float:
         """Read all once; bytes a second.

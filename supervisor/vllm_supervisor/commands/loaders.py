@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.exits import ExitCode
-from vllm_supervisor.core.loaders import WAYS, Measured, Way, advice, sample
+from vllm_supervisor.core.loaders import WAYS, Measured, Way, advice, sample, set_now
 from vllm_supervisor.core.plain import printable
 from vllm_supervisor.core.readahead.amounts import parse_amount
 from vllm_supervisor.core.words import size
@@ -35,8 +35,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=HELP,
         description="Reads some shards of the checkpoint with each way to load that is installed in the engine's "
         "environment, with a cold and with a warm page cache, and compares them with the disk's own speed. The way "
-        "from memory to a GPU is not in it. Nothing is started or stopped; the sampled files are dropped from the "
-        "page cache.",
+        "from memory to a GPU is not in it, but for those that read into a GPU and nowhere else. Nothing is started "
+        "or stopped; the sampled files are dropped from the page cache.",
         epilog="Exit codes: 0 measured, 64 a wrong command line or no such instance, 75 nothing could be measured, "
         "77 only root and the service's user may read the configuration, 78 it or its checkpoint cannot be used.",
     )
@@ -52,8 +52,11 @@ def run(args: argparse.Namespace) -> int:
     from vllm_supervisor.adapters.model_path import locate
     from vllm_supervisor.adapters.readahead.files import NothingToReadError, weight_files
     from vllm_supervisor.adapters.readahead.look import look
+    from vllm_supervisor.core.engineflags import effective
     from vllm_supervisor.core.readahead.order import Order
     from vllm_supervisor.daemon.loaders_svg import picture
+
+    from .operations.ahead import unit_seen
 
     try:
         limit = parse_amount(args.sample)
@@ -65,13 +68,15 @@ def run(args: argparse.Namespace) -> int:
     instance = read(args, place)
     if isinstance(instance, int):
         return instance
-    environment = {**os.environ, **instance.configured_env()}
-    command = instance.settings.engine.command
+    engine, (unit, _) = instance.settings.engine, unit_seen(instance.name, place.config_path)
+    environment = {**os.environ, **unit, **instance.configured_env()}
+    command, options = engine.command, effective(engine.command[1:], engine.args)
     python = find_interpreter(command, environment)
     if python is None:
         return _said(f"{command[0]} leads to no Python interpreter; correct engine.command", ExitCode.PERMANENT)
     try:
-        files = weight_files(Order(str(locate(instance.settings.engine.model, environment)), load_format="safetensors"))
+        model = locate(engine.model, environment, str(options.get("revision") or "main"))
+        files = weight_files(Order(str(model), load_format="safetensors"))
     except NothingToReadError as error:
         return _said(str(error), ExitCode.PERMANENT)
     seen = look()
@@ -89,8 +94,8 @@ def run(args: argparse.Namespace) -> int:
     if not cold:
         print("the files are in use and stay in memory, so only warm figures can be had", file=sys.stderr)
     disk = _disk(chosen) if cold else None
-    found = [_measure(python, environment, way, chosen, cold=cold) for way in WAYS]
-    sentences = advice(disk, found, total)
+    found = [_measure(python, environment, way, chosen, cold=cold, device=engine.device) for way in WAYS]
+    sentences = advice(disk, found, total, set_now(options))
     title = f"{instance.name}: {len(chosen)} of {len(files)} shards, {size(sum(file.size for file in chosen))}"
     if args.svg is not None:
         try:
@@ -139,9 +144,13 @@ def _disk(files: Sequence[File]) -> float | None:
     return read / seconds if read >= total / 2 and seconds > 0 else None
 
 
-def _measure(python: Path, environment: Mapping[str, str], way: Way, files: Sequence[File], *, cold: bool) -> Measured:
+def _measure(
+    python: Path, environment: Mapping[str, str], way: Way, files: Sequence[File], *, cold: bool, device: str
+) -> Measured:
     from vllm_supervisor.adapters.loader_trial import Trial, TrialError
 
+    if way.gpu and device == "cpu":
+        return Measured(way.name, problem="needs a GPU")
     print(way.name, file=sys.stderr)
     try:
         with Trial(python, environment, way.name, way.package, [file.path for file in files]) as trial:

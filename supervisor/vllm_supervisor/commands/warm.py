@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.core.exits import ExitCode
@@ -48,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
     instance = read(args, place)
     if isinstance(instance, int):
         return instance
-    unit, active = _unit(instance.name, place.config_path)
+    from .operations.ahead import unit_seen
+
+    unit, active = unit_seen(instance.name, place.config_path)
     environment = {**os.environ, **unit, **instance.configured_env()}
     document: dict[str, Any] = {"instance": instance.name}
     with _showing() as say:
@@ -62,22 +63,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"weights    {document['weights']['sentence']}")
     return code
-
-
-def _unit(name: str, config: Path) -> tuple[dict[str, str], bool]:
-    """The variables of its unit, and whether that runs; nothing for an instance without one."""
-    from vllm_supervisor.daemon.locate import SYSTEM_CONFIG
-
-    from .operations.ahead import unit_environment
-    from .operations.served import StepError, served
-
-    if config.parent != SYSTEM_CONFIG:
-        return {}, False
-    try:
-        shown = served(name, config).show("Environment", "ActiveState")
-    except StepError:
-        return {}, False
-    return unit_environment(shown.get("Environment", "")), shown.get("ActiveState") == "active"
 
 
 def _modules(instance: Instance, environment: Mapping[str, str], say: Say) -> dict[str, Any]:
@@ -108,16 +93,19 @@ def _modules(instance: Instance, environment: Mapping[str, str], say: Say) -> di
     if problem:
         parts.append(problem)
     elif len(missing) > closed:
-        parts.append(f"{len(missing) - closed} are no valid Python")
+        invalid = len(missing) - closed
+        parts.append(f"{invalid} {'is' if invalid == 1 else 'are'} no valid Python")
     return {"sentence": ", ".join(parts), "modules": count, "compiled": made, "left": len(missing)}
 
 
 def _caches(instance: Instance, environment: Mapping[str, str]) -> list[dict[str, Any]]:
     from vllm_supervisor.adapters.cache_dirs import look_into
     from vllm_supervisor.core.caches import caches
+    from vllm_supervisor.core.engineflags import effective
 
-    rows = []
-    for cache in caches(environment, instance.settings.engine.device):
+    rows, engine = [], instance.settings.engine
+    eager = "enforce-eager" in effective(engine.command[1:], engine.args)
+    for cache in caches(environment, engine.device, eager=eager):
         found = look_into(cache.path)
         rows.append(
             {
@@ -139,7 +127,7 @@ def _print_first(document: Mapping[str, Any]) -> None:
     print(f"modules    {printable(document['modules']['sentence'])}")
     for row in document["caches"]:
         files = "1 file" if row["files"] == 1 else f"{row['files']} files"
-        amount = f"{size(row['bytes'])} in {files}" if row["files"] else f"saves {row['saves']}"
+        amount = f"{size(row['bytes'])} in {files}" if row["files"] else f"would save {row['saves']}"
         print(f"cache      {row['name']:<20} {row['state']:<8} {amount}, {printable(row['path'])}")
     sys.stdout.flush()
 

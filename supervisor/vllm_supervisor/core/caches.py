@@ -18,20 +18,23 @@ class Cache:
         path: Its directory.
         saves: What the next start does not do again.
         gpu: Only engines on GPUs fill it.
+        compiles: Only engines that compile the model fill it.
     """
 
     name: str
     path: str
     saves: str
     gpu: bool = False
+    compiles: bool = False
 
 
-def caches(environment: Mapping[str, str], device: str = "cuda") -> tuple[Cache, ...]:
+def caches(environment: Mapping[str, str], device: str = "cuda", *, eager: bool = False) -> tuple[Cache, ...]:
     """The caches of an engine in this environment.
 
     Args:
         environment: The engine's: unit, NAME.env and `[engine.env]` together.
         device: `cpu` leaves out what only GPUs use.
+        eager: The engine does not compile the model (`--enforce-eager`).
     """
     home = environment.get("HOME") or "/"
     base = environment.get("XDG_CACHE_HOME") or f"{home}/.cache"
@@ -44,8 +47,12 @@ def caches(environment: Mapping[str, str], device: str = "cuda") -> tuple[Cache,
         return environment.get(variable) or default
 
     found = (
-        Cache("torch-compile", at(f"{root}/torch_compile_cache"), "compiling the model"),
-        Cache("torch-inductor", at(f"{temporary}/torchinductor_{user}", "TORCHINDUCTOR_CACHE_DIR"), "its kernels"),
+        Cache("torch-compile", at(f"{root}/torch_compile_cache"), "compiling the model", compiles=True),
+        Cache(
+            "torch-inductor",
+            at(f"{temporary}/torchinductor_{user}", "TORCHINDUCTOR_CACHE_DIR"),
+            "compiling PyTorch's kernels",
+        ),
         Cache("model-infos", at(f"{root}/modelinfos"), "inspecting the model's class in a process of its own"),
         Cache("triton", at(f"{home}/.triton/cache", "TRITON_CACHE_DIR"), "compiling Triton kernels", gpu=True),
         Cache("flashinfer", at(f"{flashinfer}/.cache/flashinfer"), "building FlashInfer kernels", gpu=True),
@@ -59,4 +66,5 @@ def caches(environment: Mapping[str, str], device: str = "cuda") -> tuple[Cache,
         Cache("cuda", at(f"{home}/.nv/ComputeCache", "CUDA_CACHE_PATH"), "translating PTX", gpu=True),
         Cache("hugging-face", at(f"{base}/huggingface", "HF_HOME"), "fetching what is named by its hub name"),
     )
-    return tuple(cache for cache in found if not cache.gpu or device != "cpu")
+    unused = [cache for cache in found if (cache.gpu and device == "cpu") or (cache.compiles and eager)]
+    return tuple(cache for cache in found if cache not in unused)

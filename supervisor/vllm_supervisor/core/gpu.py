@@ -179,9 +179,7 @@ def engine_bytes(sample: GpuSample, pids: frozenset[int]) -> int | None:
     return total
 
 
-def left_behind(
-    samples: Sequence[GpuSample], pids: frozenset[int], before: int | None, *, shared: bool = False
-) -> int:
+def left_behind(samples: Sequence[GpuSample], pids: frozenset[int], before: int | None, *, shared: bool = False) -> int:
     """GPU memory, in bytes, that is still taken by processes which are gone; 0 where nobody can say.
 
     Args:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from .readahead.order import multithread
 from .words import size
 
 
@@ -16,11 +18,15 @@ class Way:
         name: What it is called here.
         settings: What `[engine.args]` says for it; empty for the default.
         package: What must be installed beside vLLM; empty for nothing.
+        gpu: It reads into a GPU and nowhere else.
+        direct: It reads past the page cache.
     """
 
     name: str
     settings: str = ""
     package: str = ""
+    gpu: bool = False
+    direct: bool = False
 
 
 WAYS = (
@@ -28,9 +34,9 @@ WAYS = (
     Way("multithread", """model-loader-extra-config = '{"enable_multithread_load": true, "num_threads": 8}'"""),
     Way("prefetch", 'safetensors-load-strategy = "prefetch"'),
     Way("eager", 'safetensors-load-strategy = "eager"'),
-    Way("fastsafetensors", 'load-format = "fastsafetensors"', "fastsafetensors"),
-    Way("runai_streamer", 'load-format = "runai_streamer"', "runai_model_streamer"),
-    Way("instanttensor", 'load-format = "instanttensor"', "instanttensor"),
+    Way("fastsafetensors", 'load-format = "fastsafetensors"', "fastsafetensors", gpu=True),
+    Way("runai_streamer", 'load-format = "runai_streamer"', "runai_model_streamer", direct=True),
+    Way("instanttensor", 'load-format = "instanttensor"', "instanttensor", gpu=True, direct=True),
 )
 """From vLLM 0.32 (model_loader/weight_utils.py)."""
 
@@ -69,43 +75,85 @@ def sample(sizes: Sequence[int], limit: int) -> list[int]:
     return [smallest] if smallest is not None and sizes[smallest] <= limit else []
 
 
-def advice(disk: float | None, found: Sequence[Measured], total: int) -> list[str]:
+def set_now(options: Mapping[str, Any]) -> str:
+    """The way that an engine takes by its options, under their canonical names; empty for one that is not measured."""
+    load_format = str(options.get("load-format") or "auto").lower()
+    if load_format not in {"auto", "hf", "safetensors"}:
+        return load_format if any(way.name == load_format for way in WAYS) else ""
+    if multithread(options):
+        return "multithread"
+    strategy = str(options.get("safetensors-load-strategy") or "lazy")
+    return {"lazy": "default", "prefetch": "prefetch", "eager": "eager"}.get(strategy, "")
+
+
+def advice(disk: float | None, found: Sequence[Measured], total: int, now: str = "default") -> list[str]:
     """What to set and what it brings, in sentences.
 
     Args:
         disk: The disk's own speed, bytes a second.
         found: What was measured.
         total: Bytes of the whole checkpoint.
+        now: The way that is set; where it was not measured, the default stands for it.
     """
-    by_name = {one.name: one for one in found}
-    default = by_name.get("default")
-    cold = [one for one in found if one.cold]
-    if default is None or not default.cold or not cold:
+    cold = {one.name: one for one in found if one.cold}
+    base = cold.get(now) or cold.get("default")
+    if base is None:
         return ["no cold figures, so nothing is recommended"]
-    best = max(cold, key=lambda one: one.cold or 0.0)
+    best = max(cold.values(), key=lambda one: one.cold or 0.0)
     said = []
-    if (best.cold or 0.0) >= default.cold * WORTH:
-        (way,) = [way for way in WAYS if way.name == best.name]
+    if (best.cold or 0.0) >= (base.cold or 0.0) * WORTH:
         said.append(
-            f"{best.name} reads {size(best.cold or 0)}/s from the disk, the default {size(default.cold)}/s: the "
-            f"weights ({size(total)}) would take {_time(total, best.cold)} instead of {_time(total, default.cold)}; "
-            f"set in [engine.args] {way.settings}"
+            f"{_named(best)} reads {size(best.cold or 0)}/s from the disk, {_named(base)} {size(base.cold or 0)}/s: "
+            f"the weights ({size(total)}) would take {_time(total, best.cold)} instead of {_time(total, base.cold)}; "
+            f"{_change(_way(base.name), _way(best.name))}"
         )
     else:
-        best = default
-        said.append(f"the default is as good as any: {size(default.cold)}/s from the disk; leave it")
+        best = base
+        said.append(f"{_named(best)} is as good as any: {size(best.cold or 0)}/s from the disk; leave it")
     if disk:
         share = (best.cold or 0.0) / disk
+        used = "" if _way(best.name).direct else ", which the read-ahead of the supervisor uses (load.readahead)"
         said.append(
             "the disk itself gives no more: only a faster one would help"
             if share >= NEAR
-            else f"the disk itself gives {size(disk)}/s, which the read-ahead of the supervisor uses (load.readahead)"
+            else f"the disk itself gives {size(disk)}/s{used}"
         )
-    if default.warm:
-        said.append(
-            f"from memory the default reads {size(default.warm)}/s: `vllm-supervisor warm` before the start brings that"
-        )
-    return said
+    return [*said, *_from_memory(best, found, changes=best is not base)]
+
+
+def _from_memory(best: Measured, found: Sequence[Measured], *, changes: bool) -> list[str]:
+    """What the page cache gives, which is where the read-ahead puts what fits: it may speak against a change."""
+    warm = [one for one in found if one.warm and not _way(one.name).direct]
+    if not warm:
+        return []
+    fastest = max(warm, key=lambda one: one.warm or 0.0)
+    ours = best.warm or 0.0
+    if ours and (fastest.warm or 0.0) < ours * WORTH:
+        fastest = best
+    said = (
+        f"from memory, where the read-ahead and `vllm-supervisor warm` bring what fits, {_named(fastest)} reads "
+        f"{size(fastest.warm or 0)}/s"
+    )
+    if fastest is not best and changes:
+        said += f" and {_named(best)} {size(ours)}/s: change nothing where memory holds the weights"
+    return [said]
+
+
+def _way(name: str) -> Way:
+    (found,) = [way for way in WAYS if way.name == name]
+    return found
+
+
+def _named(one: Measured) -> str:
+    return "the default" if one.name == "default" else one.name
+
+
+def _change(before: Way, after: Way) -> str:
+    """What to write into the configuration, and what to take out of it."""
+    if not after.settings:
+        return f"take {before.settings} out of [engine.args]"
+    instead = f" instead of {before.settings}" if before.settings else ""
+    return f"set in [engine.args] {after.settings}{instead}"
 
 
 def _time(total: int, rate: float | None) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from vllm_supervisor.adapters import shared_memory
 from vllm_supervisor.adapters.processes import reap, title
-from vllm_supervisor.core.events import Swept
 from vllm_supervisor.core.engineflags import effective
+from vllm_supervisor.core.events import Swept
 from vllm_supervisor.core.gpu import left_behind
 
 if TYPE_CHECKING:

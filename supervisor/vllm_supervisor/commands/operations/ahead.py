@@ -15,6 +15,8 @@ from vllm_supervisor.core.readahead.report import Doing, Report, percent
 from vllm_supervisor.core.words import size
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vllm_supervisor.daemon.instance import Instance
 
     from .runner import Say
@@ -51,6 +53,21 @@ def unit_environment(shown: str) -> dict[str, str]:
     with contextlib.suppress(ValueError):
         return dict(word.split("=", 1) for word in shlex.split(shown) if "=" in word)
     return {}
+
+
+def unit_seen(name: str, config: Path) -> tuple[dict[str, str], bool]:
+    """The variables of an instance's unit, and whether that runs; nothing for an instance without one."""
+    from vllm_supervisor.daemon.locate import SYSTEM_CONFIG
+
+    from .served import StepError, served
+
+    if config.parent != SYSTEM_CONFIG:
+        return {}, False
+    try:
+        shown = served(name, config).show("Environment", "ActiveState")
+    except StepError:
+        return {}, False
+    return unit_environment(shown.get("Environment", "")), shown.get("ActiveState") == "active"
 
 
 def order_of(instance: Instance, environment: Mapping[str, str], setting: str, *, replaces: bool) -> Order | str:
@@ -127,6 +144,11 @@ def outcome(report: Report) -> str:
     rate = f" at {size(report.disk_rate)}/s" if report.disk_rate else ""
     parts = f"{size(report.read_bytes)} read{rate}, {size(report.cached_bytes)} found there"
     if report.doing is Doing.DONE:
-        return f"all {size(report.total_bytes)} in {report.shards} shards in memory: {parts}"
+        return f"all {size(report.total_bytes)} in {shards(report.shards)} in memory: {parts}"
     why = {Doing.FULL: "more does not fit", Doing.PAUSED: report.why}.get(report.doing, "it took too long")
     return f"{size(there)} of {size(report.total_bytes)} in memory ({parts}): {why}"
+
+
+def shards(count: int) -> str:
+    """`1 shard`, `12 shards`."""
+    return "1 shard" if count == 1 else f"{count} shards"

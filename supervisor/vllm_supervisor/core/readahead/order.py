@@ -139,7 +139,7 @@ def order_for(
         model=model,
         load_format=load_format,
         strategy=_text(options, "safetensors-load-strategy"),
-        unordered=_multithread(options),
+        unordered=multithread(options),
         prefetches=version is None or version >= (0, 20, 0),
         limit_bytes=limit,
         forced=limit is not None,
@@ -214,7 +214,8 @@ def _whole(options: Mapping[str, Any], name: str) -> int:
     return int(value) if value < 1 << 20 else 0
 
 
-def _multithread(options: Mapping[str, Any]) -> bool:
+def multithread(options: Mapping[str, Any]) -> bool:
+    """Whether the engine reads several shards at once, by its options under their canonical names."""
     try:
         found = json.loads(_text(options, "model-loader-extra-config") or "{}")
     except ValueError:
