@@ -46,9 +46,18 @@ def test_a_clearly_faster_way_is_recommended_with_its_setting_and_what_it_saves(
 
 def test_a_little_faster_is_no_reason_to_change():
     found = [Measured("default", GIB), Measured("eager", 1.2 * GIB)]
-    assert advice(1.1 * GIB, found, 1 << 30) == [
-        "the default is as good as any: 1.0 GiB/s from the disk; leave it",
+    assert advice(1.1 * GIB, found, 100 << 30) == [
+        "the default is as good as any for 100.0 GiB: 1.0 GiB/s from the disk; leave it",
         "the disk itself gives no more: only a faster one would help",
+    ]
+
+
+def test_neither_a_small_sample_nor_less_than_a_second_is_a_reason_to_change():
+    found = [Measured("default", GIB), Measured("eager", 2 * GIB)]
+    assert "leave it" in advice(None, found, int(1.9 * GIB))[0]
+    assert "set in" in advice(None, found, int(2.1 * GIB))[0]
+    assert advice(None, found, 100 << 30, read=700 << 10) == [
+        "700.0 KiB tell what opening files costs, and not how fast they are read: nothing is recommended below 256.0 MiB"
     ]
 
 
@@ -86,13 +95,16 @@ def test_a_way_that_is_set_is_what_the_others_are_compared_with():
         '; set in [engine.args] safetensors-load-strategy = "eager" instead of safetensors-load-strategy = "prefetch"'
     )
     found = [Measured("default", GIB), Measured("prefetch", 1.1 * GIB, 2 * GIB)]
-    assert advice(3 * GIB, found, 1 << 30, "prefetch") == [
-        "prefetch is as good as any: 1.1 GiB/s from the disk; leave it",
+    assert advice(3 * GIB, found, 100 << 30, "prefetch") == [
+        "prefetch is as good as any for 100.0 GiB: 1.1 GiB/s from the disk; leave it",
         "the disk itself gives 3.0 GiB/s, which the read-ahead of the supervisor uses (load.readahead)",
         "from memory, where the read-ahead and `vllm-supervisor warm` bring what fits, prefetch reads 2.0 GiB/s",
     ]
     # What is set could not be measured: the default stands for it.
-    assert "the default 1.0 GiB/s" in advice(None, [Measured("default", GIB), Measured("eager", 2 * GIB)], 1, "ipc")[0]
+    assert (
+        "the default 1.0 GiB/s"
+        in advice(None, [Measured("default", GIB), Measured("eager", 2 * GIB)], 100 << 30, "ipc")[0]
+    )
 
 
 def test_reading_ahead_does_not_help_a_way_past_the_page_cache():

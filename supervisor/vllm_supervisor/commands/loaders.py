@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.exits import ExitCode
 from vllm_supervisor.core.loaders import WAYS, Measured, Way, advice, sample, set_now
-from vllm_supervisor.core.plain import printable
+from vllm_supervisor.core.plain import printable, table
 from vllm_supervisor.core.readahead.amounts import parse_amount
 from vllm_supervisor.core.words import size
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from vllm_supervisor.core.readahead.order import Order
     from vllm_supervisor.daemon.loaders_svg import picture
 
-    from .operations.ahead import unit_seen
+    from .operations.ahead import shards, unit_seen
 
     try:
         limit = parse_amount(args.sample)
@@ -95,8 +95,9 @@ def run(args: argparse.Namespace) -> int:
         print("the files are in use and stay in memory, so only warm figures can be had", file=sys.stderr)
     disk = _disk(chosen) if cold else None
     found = [_measure(python, environment, way, chosen, cold=cold, device=engine.device) for way in WAYS]
-    sentences = advice(disk, found, total, set_now(options))
-    title = f"{instance.name}: {len(chosen)} of {len(files)} shards, {size(sum(file.size for file in chosen))}"
+    sampled = sum(file.size for file in chosen)
+    sentences = advice(disk, found, total, set_now(options), read=sampled)
+    title = f"{instance.name}: {len(chosen)} of {shards(len(files))}, {size(sampled)}"
     if args.svg is not None:
         try:
             args.svg.write_text(picture(title, disk, found), encoding="utf-8")
@@ -164,24 +165,14 @@ def _measure(
 
 
 def _show(title: str, disk: float | None, found: Sequence[Measured], sentences: Sequence[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     top = max([disk or 0.0, *(value or 0.0 for one in found for value in (one.cold, one.warm)), 1.0])
-    table = Table(box=None, pad_edge=False, title=printable(title), title_justify="left")
-    for name in ("way", "", "speed", ""):
-        table.add_column(name, justify="right" if name == "speed" else "left", no_wrap=name != "")
-    if disk is not None:
-        table.add_row("the disk itself", "cold", f"{size(disk)}/s", _bar(disk, top))
-    for one in found:
-        if one.problem:
-            table.add_row(one.name, "", "-", printable(one.problem))
-            continue
-        for state, value in (("cold", one.cold), ("warm", one.warm)):
-            if value is not None:
-                table.add_row(one.name, state, f"{size(value)}/s", _bar(value, top))
-    console = Console(highlight=False, markup=False)
-    console.print(table)
+    rows: list[tuple[str, str, float | None]] = [("the disk itself", "cold", disk)]
+    rows += [(one.name, name, value) for one in found for name, value in (("cold", one.cold), ("warm", one.warm))]
+    lines = [(name, state, f"{size(value)}/s", _bar(value, top)) for name, state, value in rows if value is not None]
+    lines += [(one.name, "", "-", printable(one.problem)) for one in found if one.problem]
+    wide = max(len(speed) for _, _, speed, _ in lines)
+    print(printable(title))
+    print("\n".join(table([(name, state, speed.rjust(wide), shown) for name, state, speed, shown in lines])))
     for sentence in sentences:
         print(printable(sentence))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .readahead.order import multithread
+from .readahead.report import ENOUGH_BYTES
 from .words import size
 
 
@@ -43,6 +44,8 @@ WAYS = (
 WORTH = 1.25
 """A way is recommended when it is faster than the default by this factor. A choice: each figure is one run, and beside
 other work two runs differed by a fifth and more."""
+WORTH_S = 1.0
+"""Nor for less than this."""
 NEAR = 0.9
 """A way that reaches this share of the disk's own speed leaves nothing to gain but a faster disk."""
 
@@ -86,22 +89,29 @@ def set_now(options: Mapping[str, Any]) -> str:
     return {"lazy": "default", "prefetch": "prefetch", "eager": "eager"}.get(strategy, "")
 
 
-def advice(disk: float | None, found: Sequence[Measured], total: int, now: str = "default") -> list[str]:
+def advice(
+    disk: float | None, found: Sequence[Measured], total: int, now: str = "default", *, read: int | None = None
+) -> list[str]:
     """What to set and what it brings, in sentences.
 
     Args:
         disk: The disk's own speed, bytes a second.
         found: What was measured.
         total: Bytes of the whole checkpoint.
+        read: Bytes of the shards that were measured, if not all.
         now: The way that is set; where it was not measured, the default stands for it.
     """
     cold = {one.name: one for one in found if one.cold}
     base = cold.get(now) or cold.get("default")
     if base is None:
         return ["no cold figures, so nothing is recommended"]
+    read = total if read is None else read
+    if read < ENOUGH_BYTES:
+        why = f"{size(read)} tell what opening files costs, and not how fast they are read"
+        return [f"{why}: nothing is recommended below {size(ENOUGH_BYTES)}"]
     best = max(cold.values(), key=lambda one: one.cold or 0.0)
     said = []
-    if (best.cold or 0.0) >= (base.cold or 0.0) * WORTH:
+    if (best.cold or 0.0) >= (base.cold or 0.0) * WORTH and _seconds(total, base) - _seconds(total, best) >= WORTH_S:
         said.append(
             f"{_named(best)} reads {size(best.cold or 0)}/s from the disk, {_named(base)} {size(base.cold or 0)}/s: "
             f"the weights ({size(total)}) would take {_time(total, best.cold)} instead of {_time(total, base.cold)}; "
@@ -109,7 +119,9 @@ def advice(disk: float | None, found: Sequence[Measured], total: int, now: str =
         )
     else:
         best = base
-        said.append(f"{_named(best)} is as good as any: {size(best.cold or 0)}/s from the disk; leave it")
+        said.append(
+            f"{_named(best)} is as good as any for {size(total)}: {size(best.cold or 0)}/s from the disk; leave it"
+        )
     if disk:
         share = (best.cold or 0.0) / disk
         used = "" if _way(best.name).direct else ", which the read-ahead of the supervisor uses (load.readahead)"
@@ -142,6 +154,10 @@ def _from_memory(best: Measured, found: Sequence[Measured], *, changes: bool) ->
 def _way(name: str) -> Way:
     (found,) = [way for way in WAYS if way.name == name]
     return found
+
+
+def _seconds(total: int, one: Measured) -> float:
+    return total / (one.cold or 1.0)
 
 
 def _named(one: Measured) -> str:
