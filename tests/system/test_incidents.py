@@ -140,3 +140,19 @@ def test_an_archive_has_everything_but_the_secrets(service: Service, model: Path
         assert SECRET not in service.journal(500) + service.get("/status")[1] + service.get("/metrics")[1]
     finally:
         service.environment("")
+
+
+def test_the_journal_suppresses_no_line_of_ours(service: Service, model: Path) -> None:
+    # More than journald's own limit lets through on any disk; it would drop our last sentence, too.
+    lines = 100_000
+    fake(service, model, {"pace": 0})
+    assert service.start().returncode == 0, service.journal()
+    pid = json.loads(service.get("/status")[1])["engine"]["pid"]
+    service.machine.run(f"yes 'a line of the engine' | head -n {lines} > /proc/{pid}/fd/1", timeout=120)
+    told = "journalctl -u kimi -o cat --no-pager | grep -cx 'a line of the engine'"
+    service.wait(
+        "every line is in the journal", lambda: int(service.machine.run(told, check=False).stdout) >= lines, 120
+    )
+    assert "vllm_supervisor_output_dropped_total 0.0" in service.get("/metrics")[1]
+    journald = service.machine.run(["journalctl", "-u", "systemd-journald", "-o", "cat", "--no-pager"]).stdout
+    assert "messages from kimi.service" not in journald

@@ -108,6 +108,8 @@ class Witness:
 
     def _look_at_memory(self) -> None:
         now = self._counter.read()
+        if now is None:
+            return  # nobody counts, or this look failed: what is known stays, so that the next look tells the growth
         cause = oom_counted(self._killed, now)
         self._killed = now
         if cause is not None:
