@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vllm_supervisor.adapters import engine_info, holders, host, pcie_sysfs
+from vllm_supervisor.adapters.binding import first_free_port, may_bind, unbindable
 from vllm_supervisor.adapters.checkpoint import read_checkpoint
 from vllm_supervisor.adapters.model_path import is_hub_name, locate
 from vllm_supervisor.core.check.finding import Finding, warn
@@ -90,7 +91,7 @@ def gather(
     return Observed(
         engine=_engine(view, env, identity, flags_cache),
         model=_model(view, env, user),
-        host=_host(view, env, user, gpus, own_limits=identity is None),
+        host=_host(view, env, user, gpus, own=identity is None),
         gpus=gpus,
         measured=measured,
         neighbours=neighbours,
@@ -138,18 +139,23 @@ def _model(view: EngineView, env: Mapping[str, str], user: host.User) -> Observe
 
 
 def _host(
-    view: EngineView, env: Mapping[str, str], user: host.User, gpus: GpuObservation | None, *, own_limits: bool
+    view: EngineView, env: Mapping[str, str], user: host.User, gpus: GpuObservation | None, *, own: bool
 ) -> ObservedHost:
     shm = host.shared_memory()
     address, _, port = view.metrics_listen.rpartition(":")
     pids = [pid for gpu in gpus.gpus for pid, _ in gpu.processes] if gpus else []
+    listens = address.strip("[]")
     return ObservedHost(
+        unbindable=unbindable(view.host),
+        metrics_unbindable=unbindable(listens),
+        port_denied=own and not may_bind(view.port),
+        port_needs_right=not own and user.uid != 0 and view.port < first_free_port(),
         port_holder=holders.port_holder(view.host, view.port),
-        metrics_holder=holders.port_holder(address.strip("[]"), int(port)) if port.isdigit() else None,
-        limits=host.limits() if own_limits else {},
+        metrics_holder=holders.port_holder(listens, int(port)) if port.isdigit() else None,
+        limits=host.limits() if own else {},
         shm_bytes=shm[0] if shm else None,
         shm_free_bytes=shm[1] if shm else None,
-        caches=host.cache_space(host.cache_directories(view.env if not own_limits else env), user),
+        caches=host.cache_space(host.cache_directories(view.env if not own else env), user),
         gpu_holders=holders.gpu_holders(pids),
         pcie=pcie_sysfs.read_pcie() if gpus else {},
         memory_bytes=host.memory_bytes(),

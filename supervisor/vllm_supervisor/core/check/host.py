@@ -19,8 +19,8 @@ _CACHE_LITTLE, _CACHE_NONE = 10 * GIB, 512 * MIB
 
 
 def check_ports(view: EngineView, options: Options, host: ObservedHost) -> list[Finding]:
-    """Nobody else on the engine's port; a busy metrics port is told, it keeps nobody down."""
-    found = []
+    """An address that can be bound, nobody else on it; our own page's is told, it keeps nobody down."""
+    found = _check_binding(view, host) if not options.has("uds") else []
     if host.port_holder is not None and not options.has("uds"):
         found.append(
             refuse(
@@ -28,6 +28,14 @@ def check_ports(view: EngineView, options: Options, host: ObservedHost) -> list[
                 "port-in-use",
                 f"port {view.port} of {view.host} is held by {host.port_holder}",
                 f"stop it ({_stop(host.port_holder.unit, host.port_holder.pid)}), or set engine.port to another",
+            )
+        )
+    if host.metrics_unbindable:
+        found.append(
+            warn(
+                "metrics-port",
+                f"the metrics address {view.metrics_listen} cannot be bound: {host.metrics_unbindable}",
+                "set metrics.listen to an address of this machine; the engine is started all the same",
             )
         )
     if host.metrics_holder is not None:
@@ -38,6 +46,27 @@ def check_ports(view: EngineView, options: Options, host: ObservedHost) -> list[
                 "set metrics.listen to another; the engine is started all the same",
             )
         )
+    return found
+
+
+def _check_binding(view: EngineView, host: ObservedHost) -> list[Finding]:
+    """The engine's address and port as such, whoever else may be there."""
+    found = []
+    if host.unbindable:
+        found.append(
+            refuse(
+                "host",
+                "configuration-invalid",
+                f"engine.host {view.host} cannot be bound: {host.unbindable}",
+                "set engine.host to an address of this machine, such as 127.0.0.1, or to 0.0.0.0 for all of them",
+            )
+        )
+    seen = f"port {view.port} is one of those that need the right CAP_NET_BIND_SERVICE"
+    remedy = "set engine.port to 1024 or more, or give the unit AmbientCapabilities=CAP_NET_BIND_SERVICE"
+    if host.port_denied:
+        found.append(refuse("port", "configuration-invalid", f"{seen}, which is not there", remedy))
+    elif host.port_needs_right:
+        found.append(warn("port", f"{seen}, which the service has not by default", remedy))
     return found
 
 

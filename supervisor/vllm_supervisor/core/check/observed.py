@@ -158,6 +158,10 @@ class ObservedHost:
     Attributes:
         port_holder: Who listens on the engine's port; None when it is free.
         metrics_holder: Who listens on our own page's port.
+        unbindable: Why nobody can listen on the engine's address, in a few words; empty when one can.
+        metrics_unbindable: The same of our own page's.
+        port_denied: This process may not bind the engine's port, for want of CAP_NET_BIND_SERVICE.
+        port_needs_right: The service user may only with that capability, which its unit may give it.
         limits: Limits by name that the engine can raise its own to: `nofile`, `memlock`; -1 is none.
         shm_bytes: Size of /dev/shm.
         shm_free_bytes: What is free of it.
@@ -169,6 +173,10 @@ class ObservedHost:
 
     port_holder: Holder | None = None
     metrics_holder: Holder | None = None
+    unbindable: str = ""
+    metrics_unbindable: str = ""
+    port_denied: bool = False
+    port_needs_right: bool = False
     limits: dict[str, int] = field(default_factory=dict)
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None

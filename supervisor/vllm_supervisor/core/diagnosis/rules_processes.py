@@ -37,6 +37,10 @@ def _listener(situation: Situation, _: re.Match[str]) -> bool:
     return not situation.in_engine() and situation.phase in {"launching", "configuring", "capturing-graphs", "serving"}
 
 
+def _address(situation: Situation, match: re.Match[str]) -> bool:
+    return _listener(situation, match) and ("bind on" in match[0] or "listen" in situation.frames)
+
+
 _WORKER = r"Worker proc (?:\w+-)?(?P<worker>[\w.]+) died unexpectedly(?: \(exit code: (?P<code>-?\d+|None)\))?"
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -66,6 +70,15 @@ RULES: Final[tuple[Rule, ...]] = (
         "choose another port.",
         plain="Something already listens on the port: stop that process, or choose another port.",
         when=_listener,
+    ),
+    rule(
+        "bad-arguments",
+        r"\[Errno 99\] (?:Cannot assign requested address|error while attempting to bind on address)|"
+        r"\[Errno (?:-\d|13|97)\] ",
+        "the address to listen on cannot be bound",
+        "Set --host to an address of this machine, such as 127.0.0.1 or 0.0.0.0, and --port to 1024 or more: starting "
+        "again cannot help.",
+        when=_address,
     ),
     # hangs
     rule(

@@ -24,6 +24,7 @@ _MARKS: Final = (
     ("shm", re.compile(r"shared_memory\.py|shm_broadcast\.py|shm_object_storage\.py")),
     ("all-reduce", re.compile(r"custom_all_reduce|all_reduce_utils\.py|create_shared_buffer")),
     ("compile", re.compile(r"vllm/compilation/|torch/_inductor/|torch/_dynamo/|torch/_functorch/|/triton/")),
+    ("listen", re.compile(r"in (?:create_server_socket|setup_server|bind_sockets?)\b")),
     ("weights", re.compile(r"in load_weights|weight_utils\.py|model_loader/")),
 )
 _MAX_OPEN: Final = 256
