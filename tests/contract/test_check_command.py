@@ -103,7 +103,7 @@ def test_a_wrong_configuration_is_told_whole(place, capsys):
     (place / "bad.toml").write_text('[engine]\nmodle = "x"\nport = 99999999\n')
     code, out, err = run(capsys, "--config", place / "bad.toml", "--json")
     assert (code, err) == (78, "")
-    assert len(refusals(out)) == 3
+    assert len(refusals(out)) == 2
     assert {finding["reason"] for finding in refusals(out)} == {"configuration-invalid"}
 
 

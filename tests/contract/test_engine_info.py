@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -112,3 +113,12 @@ def test_an_engine_that_does_not_answer_gives_no_options(environment, tmp_path):
     assert engine_info.refresh_flags([str(environment)], {}, tmp_path, deadline_s=0.3) is None
     write_script(environment, environment.parent / "python3", "raise SystemExit(3)")
     assert engine_info.refresh_flags([str(environment)], {}, tmp_path) is None
+
+
+def test_machine_code_is_told_from_a_script(tmp_path):
+    (tmp_path / "script").write_text("#!/bin/sh\n")
+    assert engine_info.is_native(Path("/bin/true"))
+    assert engine_info.is_native(Path(sys.executable))
+    assert not engine_info.is_native(tmp_path / "script")
+    assert not engine_info.is_native(tmp_path / "gone")
+    assert not engine_info.is_native(tmp_path)

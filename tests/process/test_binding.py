@@ -15,7 +15,7 @@ from vllm_supervisor.adapters import binding
 
 NO_ADDRESSES = ["203.0.113.7", "2001:db8::7", "no such name", "a..b", "[127.0.0.1]", "no-such-name.invalid"]
 """Documentation's own networks (RFC 5737, RFC 3849), and what is no name at all."""
-ADDRESSES = ["127.0.0.1", "127.8.8.8", "0.0.0.0", "localhost"]  # noqa: S104 - bound for a moment only
+ADDRESSES = ["127.0.0.1", "127.8.8.8", "0.0.0.0", "localhost"]
 
 
 @pytest.mark.parametrize("host", NO_ADDRESSES)

@@ -43,10 +43,10 @@ def test_a_wrong_configuration_prints_all_its_problems(tmp_path):
     name = str(config)
     for wanted in (
         f"{name}: engine.prot: unknown key; did you mean engine.port?",
-        f"{name}: engine.port: input should be less than or equal to 65535, but it is 70000",
+        f"{name}: engine.port: must be at most 65535, but it is 70000",
         f"{name}: metrics.listen_on: unknown key; did you mean metrics.listen?",
-        f"{name}: stopp: unknown key; did you mean stop?",
-        f"{name}: retry.max_attempts: input should be greater than or equal to 1, but it is 0",
+        f"{name}: stopp: unknown table; did you mean [stop]?",
+        f"{name}: retry.max_attempts: must be at least 1, but it is 0",
         f"{config.with_suffix('.env')}: line 2: expected NAME=VALUE",
     ):
         assert wanted in said

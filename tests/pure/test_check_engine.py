@@ -169,3 +169,41 @@ def test_flags_from_a_help_text():
 def test_flags_from_sources():
     flags = engineflags.flags_from_sources(["class A:\n    max_model_len: int = 3\n", 'add("--tool-call-parser", x)'])
     assert flags == {"max-model-len", "tool-call-parser"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["/bin/true"],
+        ["/bin/true", "serve"],
+        ["/usr/bin/sleep", "inf"],
+        ["vllm"],
+        ["/opt/vllm/bin/vllm"],
+        ["vllm", "bench"],
+    ],
+)
+def test_a_command_that_cannot_start_an_engine_is_refused(command):
+    native = not command[0].endswith("vllm")
+    items = found(view(command=tuple(command)), engine=ObservedEngine(command[0], native=native))
+    refused = [item for item in items if item.level is Level.REFUSE]
+    assert [(item.check, item.reason) for item in refused] == [("engine-command", "configuration-invalid")]
+    assert " ".join(command) in refused[0].seen
+    assert '"serve"]' in refused[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("command", "native"),
+    [
+        (["/opt/vllm/bin/vllm", "serve"], False),
+        (["/nix/store/x/bin/vllm", "serve"], True),
+        (["/usr/bin/python3", "-m", "vllm.entrypoints.openai.api_server"], True),
+        (["/usr/bin/python3.12", "/srv/engine.py"], True),
+        (["numactl", "-N", "0", "/opt/vllm/bin/vllm", "serve"], True),
+        (["/usr/local/bin/start-kimi"], False),
+        (["/bin/sh", "/srv/start-kimi"], True),
+        (["pixi", "run", "vllm", "serve"], True),
+    ],
+)
+def test_a_command_that_may_start_an_engine_is_not(command, native):
+    items = found(view(command=tuple(command)), engine=ObservedEngine(command[0], native=native))
+    assert [item for item in items if item.level is Level.REFUSE] == []

@@ -1,10 +1,12 @@
 """The configuration as a whole: settings, or all problems at once, each with file, key and remedy."""
 
+import re
+
 import pytest
 from pydantic import BaseModel
 
 from vllm_supervisor.config import Settings, load, parse
-from vllm_supervisor.config.load import all_keys
+from vllm_supervisor.config.problems import all_keys
 
 MODEL = '[engine]\nmodel = "/m"\n'
 
@@ -16,7 +18,7 @@ def problems(text):
 
 
 def test_only_the_model_has_no_default():
-    assert problems("") == ["kimi.toml: engine: this key has no default and must be set"]
+    assert problems("") == ["kimi.toml: engine: this table has no default: write [engine] and what belongs into it"]
     assert problems("[engine]\n") == ["kimi.toml: engine.model: this key has no default and must be set"]
     made = parse(MODEL, "kimi.toml")
     assert made == Settings.model_validate({"engine": {"model": "/m"}})
@@ -52,7 +54,6 @@ x = 1
     assert sorted(line.split(": ")[1] for line in found) == [
         "engine.args",
         "engine.device",
-        "engine.model",
         "engine.modle",
         "engine.port",
         "metrics.listen",
@@ -67,9 +68,9 @@ x = 1
     [
         ("prot = 1", "engine.prot: unknown key; did you mean engine.port?"),
         ("hang_after = 3.0", "engine.hang_after: unknown key; did you mean liveness.hang_after_s?"),
-        ("port = 0", "engine.port: input should be greater than or equal to 1, but it is 0"),
-        ('port = "http"', "engine.port: input should be a valid integer, but it is 'http'"),
-        ("command = []", "engine.command: list should have at least 1 item after validation, not 0"),
+        ("port = 0", "engine.port: must be at least 1, but it is 0"),
+        ('port = "http"', "engine.port: must be a whole number, but it is 'http'"),
+        ("command = []", "engine.command: must be a list of words, such as"),
         ('args = { "--tp" = 8 }', "engine.args: write '--tp' without the leading dashes"),
         ("args = { port = 1 }", "engine.args: 'port' has a place of its own: set engine.port"),
         (
@@ -79,9 +80,12 @@ x = 1
         ("args = { x = { y = 1 } }", "engine.args.x: must be text, a number, true, false, or a list of these"),
         ("args = { x = [[1]] }", "engine.args.x: must be text, a number, true, false, or a list of these"),
         ("port = 9477", "engine.port and metrics.listen both want port 9477: give one another"),
-        ("port = true", "engine.port: input should be a valid integer, but it is true"),
-        ("command = 'vllm serve'", "engine.command: input should be a valid list, but it is 'vllm serve'"),
-        ("env = { A = 1 }", "engine.env.A: input should be a valid string, but it is 1"),
+        ("port = true", "engine.port: must be a whole number, but it is true"),
+        ("command = 'vllm serve'", "engine.command: must be a list of words, such as"),
+        ('command = [""]', "engine.command: must be a list of words, such as"),
+        ("device = 'gpu'", "engine.device: must be 'cuda' or 'cpu', but it is 'gpu'"),
+        ("host = ''", "engine.host: must not be empty"),
+        ("env = { A = 1 }", "engine.env.A: must be text in quotes, but it is 1"),
     ],
 )
 def test_each_problem_is_a_sentence_with_its_remedy(text, sentence):
@@ -91,8 +95,49 @@ def test_each_problem_is_a_sentence_with_its_remedy(text, sentence):
 
 
 def test_an_unknown_table_names_the_nearest():
-    assert problems(MODEL + "[livenes]\n") == ["kimi.toml: livenes: unknown key; did you mean liveness?"]
+    assert problems(MODEL + "[livenes]\n") == ["kimi.toml: livenes: unknown table; did you mean [liveness]?"]
     assert problems(MODEL + "[stop]\nzzzzz = 1\n")[0].startswith("kimi.toml: stop.zzzzz: unknown key; known here: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "only"),
+    [
+        ('[engin]\nmodel = "/m"\n', "engin: unknown table; did you mean [engine]?"),
+        ('[Engine]\nmodel = "/m"\n', "Engine: unknown table; did you mean [engine]?"),
+        ('[engine]\nmodell = "/m"\n', "engine.modell: unknown key; did you mean engine.model?"),
+        (MODEL + '[[smoke.questions]]\nquestion = "q"\nexpected = "a"\n', "smoke.questions.0.expected: unknown key; "),
+    ],
+)
+def test_what_is_only_misspelt_is_not_missed_as_well(text, only):
+    found = problems(text)
+    assert len(found) == 1
+    assert found[0].startswith(f"kimi.toml: {only}")
+
+
+def test_unknown_names_come_before_missing_ones():
+    found = problems('[nonsense]\nmodel = "/m"\n')
+    assert [line.split(": ")[1] for line in found] == ["nonsense", "engine"]
+
+
+@pytest.mark.parametrize("key", all_keys())
+@pytest.mark.parametrize("value", ["-7", '""', "true", "1.5", "[]", "[{}]", "{}", "{ a = 1 }", "2026-01-01", '"x"'])
+def test_a_wrong_value_of_any_setting_is_told_in_the_words_of_the_file(key, value):
+    table, name = key.split(".")
+    model = "" if key == "engine.model" else MODEL
+    text = f"{model}{name} = {value}\n" if table == "engine" and model else f"{model}[{table}]\n{name} = {value}\n"
+    found = parse(text, "kimi.toml")
+    for problem in found if isinstance(found, list) else []:
+        assert re.match(r"(kimi.toml: )?[a-z_.0-9]+: [a-z\"'\[]", str(problem)), problem
+        strange = "input should|valid (list|dict|integer|string)|dictionary|instance of|character|validation"
+        assert not re.search(strange, problem.message), problem
+
+
+def test_the_settings_of_a_unit_that_holds_weights_are_those_of_its_engine(tmp_path):
+    (tmp_path / "kimi.toml").write_text(MODEL)
+    message = str(load(tmp_path / "kimi-weights.toml")[0])
+    assert f"kimi-weights holds the weights of kimi, as {tmp_path}/kimi.toml says; name kimi" in message
+    for other in ("kimi2-weights.toml", "-weights.toml", "kimi2.toml"):
+        assert "`vllm-supervisor init` writes one" in str(load(tmp_path / other)[0])
 
 
 def test_a_syntax_error_is_one_sentence_with_its_place():

@@ -12,7 +12,7 @@ import pytest
 
 from vllm_supervisor.config import Settings, parse
 from vllm_supervisor.config.example import Argument, document
-from vllm_supervisor.config.load import all_keys
+from vllm_supervisor.config.problems import all_keys
 from vllm_supervisor.config.reference import rows, sections, settings_page
 from vllm_supervisor.core.plan.request import PlanEntry
 from vllm_supervisor.core.propose import Fit, arguments, choose, has_code, is_kimi

@@ -32,6 +32,13 @@ def find_program(command: Sequence[str], env: Mapping[str, str]) -> Path | None:
     return Path(found) if found and not Path(found).is_dir() else None
 
 
+def is_native(program: Path) -> bool:
+    """Whether a program is machine code (elf(5)); false where it cannot be read."""
+    with contextlib.suppress(OSError), program.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+    return False
+
+
 def interpreter_of(program: Path) -> Path | None:
     """The interpreter that a script names in its first line; None for a binary or a shell script.
 

@@ -12,7 +12,7 @@ from vllm_supervisor.core.exits import NOPERM, ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vllm_supervisor.config.load import Problem
+    from vllm_supervisor.config import Problem
     from vllm_supervisor.daemon.instance import Instance
     from vllm_supervisor.daemon.locate import Place
 

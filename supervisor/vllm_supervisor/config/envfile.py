@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from .load import Problem
+from .problems import Problem
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 

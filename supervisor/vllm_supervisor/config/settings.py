@@ -6,37 +6,25 @@ errors. All durations are seconds.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from vllm_supervisor.core.neighbours import same_port
 from vllm_supervisor.core.readahead.amounts import parse_amount
 
 from .questions import Smoke
-from .section import Positive, Seconds, Section
+from .section import Command, Listen, Port, Positive, Seconds, Section
 
-Port = Annotated[int, Field(ge=1, le=65_535)]
 Scalar = bool | int | float | str
 ArgValue = Scalar | list[Scalar]
-
-
-def _address(value: str) -> str:
-    host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65_535:
-        raise ValueError("must be ADDRESS:PORT with a port of 0 to 65535, such as 127.0.0.1:9477")
-    return value
-
-
-Listen = Annotated[str, AfterValidator(_address)]
 
 
 class Engine(Section):
     """The engine: what is run and with which arguments."""
 
-    command: list[str] = Field(
+    command: Command = Field(
         ["/opt/vllm/bin/vllm", "serve"],
-        min_length=1,
         description="The engine's command; the model and the arguments are appended.",
     )
     model: str = Field(min_length=1, description="Directory of the checkpoint, or a model name of the hub.")

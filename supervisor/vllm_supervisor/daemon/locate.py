@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm_supervisor.config.load import holder_of
+
 from .directories import SYSTEM_RUNTIME, SYSTEM_STATE, user_state
 
 SYSTEM_CONFIG = Path("/etc/vllm-supervisor")
@@ -92,6 +94,9 @@ def names(environ: Mapping[str, str] | None = None, *, config_dir: Path = SYSTEM
 
 def _unknown(wanted: str, config: Path, environ: Mapping[str, str], config_dir: Path) -> str:
     known = names(environ, config_dir=config_dir)
+    other = holder_of(config)
+    if other is not None:
+        return f"{wanted!r} is not running: it holds the weights of {other.stem}, as {other} says; name {other.stem}"
     hint = f"known here: {', '.join(known)}" if known else "`vllm-supervisor init` writes a configuration"
     return f"there is no instance {wanted!r} ({config} does not exist); {hint}"
 

@@ -108,6 +108,7 @@ def _engine(
         problem=engine_info.runs(view.command, env, identity),
         version=engine_info.read_version(view.command, env),
         flags=engine_info.read_flags(view.command, env, cache),
+        native=program is not None and engine_info.is_native(program),
         ray=engine_info.has_package("ray", view.command, env),
     )
 

@@ -9,6 +9,7 @@ from .observed import EngineView, ObservedEngine
 
 CONTAINERS = {"docker", "podman", "nerdctl", "apptainer", "singularity", "enroot", "kubectl", "crictl", "ctr"}
 """Programs that start the engine somewhere else, where neither signals nor processes reach it."""
+_SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox"}
 _WRAPPERS = {"sudo", "env", "nice", "ionice", "taskset", "numactl", "stdbuf", "timeout", "setsid", "doas", "chrt"}
 
 
@@ -30,9 +31,32 @@ def check_command(view: EngineView) -> list[Finding]:
     return []
 
 
+def _check_program(view: EngineView, engine: ObservedEngine) -> list[Finding]:
+    """Whether the command can start `vllm serve` at all, as far as its words and its program tell."""
+    names = [word.rsplit("/", 1)[-1] for word in view.command]
+    remedy = 'set command = ["/opt/vllm/bin/vllm", "serve"]'
+    shown = " ".join(view.command)
+    serves = any(name == "serve" or "api_server" in name for name in names[1:])
+    if names[0] == "vllm" and not serves:
+        return [refuse("engine-command", "configuration-invalid", f"engine.command `{shown}` lacks `serve`", remedy)]
+    starts = any("vllm" in word for word in view.command) or any(
+        name in _SHELLS or name.startswith("python") for name in names
+    )
+    if engine.native and not starts:
+        return [
+            refuse(
+                "engine-command",
+                "configuration-invalid",
+                f"engine.command `{shown}` starts a program that is neither vLLM nor Python",
+                f'{remedy}, or a script that ends in `exec /opt/vllm/bin/vllm serve "$@"`',
+            )
+        ]
+    return []
+
+
 def check_engine(view: EngineView, engine: ObservedEngine) -> list[Finding]:
     """Whether the engine can be run, and whether it knows every option."""
-    found = []
+    found = [] if engine.problem else _check_program(view, engine)
     if engine.problem:
         sentence, _, remedy = engine.problem.partition("; ")
         found.append(

@@ -111,6 +111,7 @@ class ObservedEngine:
         executable: The command's program as a path; None when it was not found.
         problem: Why it cannot be run, as one sentence; empty when it can.
         version: The release out of its metadata; None when unknown.
+        native: The program is machine code, not a script.
         ray: Whether Ray is installed beside it.
         flags: The long options that it knows, without dashes; None when unknown.
     """
@@ -119,6 +120,7 @@ class ObservedEngine:
     problem: str = ""
     version: str | None = None
     flags: frozenset[str] | None = None
+    native: bool = False
     ray: bool = False
 
 
