@@ -151,11 +151,11 @@ def test_bars_never_run_over():
 
 
 def test_the_trend_keeps_ten_minutes_of_serving_only():
-    kept = Trend()
-    kept.add(loading(), 0.0)
+    kept, shown = Trend(), ("ready", "rates", "requests")
+    kept.add(0.0, **{name: loading()[name] for name in shown})
     assert kept.points() == []
     for second in range(1000):
-        kept.add(ready(), float(second))
+        kept.add(float(second), **{name: ready()[name] for name in shown})
     assert len(kept.points()) == 300
     assert kept.points()[-1] == Point(999.0, 143.2, 3.0, 1.0)
     assert len(trend(0.0, "ready")) == 300

@@ -16,15 +16,12 @@ from vllm_supervisor.core.phases import Phase
 
 from .page_html import CSS, HEADERS, SCRIPT, page
 from .trend import EVERY_S, Trend
-from .view import snapshot, status
+from .view import rates, requests, snapshot, status
 
 if TYPE_CHECKING:
     from .perform import Parts
     from .reload import Reloader
     from .supervisor import Supervisor
-
-ENGINE_EVERY_S = 1.0
-"""The engine's page is fetched when we are scraped, and no more often than this."""
 
 ENGINE_WAIT_S = 2.0
 """A scrape waits so long for the engine's page, then goes without it."""
@@ -43,9 +40,6 @@ class Pages:
     def __init__(self, parts: Parts, supervisor: Supervisor) -> None:
         self._parts = parts
         self._supervisor = supervisor
-        self._engine_page: bytes | None = None
-        self._engine_at = float("-inf")
-        self._fetching: asyncio.Task[bytes | None] | None = None
         self._trend = Trend()
         # Ends with the loop; it only reads.
         self._sampling = asyncio.get_running_loop().create_task(self._sample())
@@ -74,18 +68,11 @@ class Pages:
         return Page(merge(ours, engine) if engine is not None else ours, CONTENT_TYPE)
 
     async def _engine(self) -> bytes | None:
-        """The engine's own page, at most a second old; None when it does not answer, so that it vanishes."""
+        """The engine's own page; None when it does not answer, so that it vanishes."""
         if not self._supervisor.state.engine_alive or self._supervisor.state.gates.answered_at is None:
             return None
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._engine_at >= ENGINE_EVERY_S:
-            if self._fetching is None or self._fetching.done():
-                self._fetching = loop.create_task(self._parts.http.metrics())
-            # A stopped API server accepts and never answers; ours must be scraped all the same.
-            await asyncio.wait({self._fetching}, timeout=ENGINE_WAIT_S)
-            self._engine_page = self._fetching.result() if self._fetching.done() else None
-            self._engine_at = loop.time()
-        return self._engine_page
+        # A stopped API server accepts and never answers; ours must be scraped all the same.
+        return (await self._parts.watch.page.lately(ENGINE_WAIT_S)).page
 
     async def readyz(self, _: Mapping[str, str]) -> Page:
         """200 when ready; else 503 with the progress and when to ask again."""
@@ -143,5 +130,8 @@ class Pages:
 
     async def _sample(self) -> None:
         while True:
-            self._trend.add(self._status(), asyncio.get_running_loop().time())
+            # The three figures only: the whole of /status takes a hundred times as long.
+            now, state = asyncio.get_running_loop().time(), self._supervisor.state
+            speed = rates(self._parts.watch, now)
+            self._trend.add(now, ready=state.phase is Phase.READY, rates=speed, requests=requests(state))
             await asyncio.sleep(EVERY_S)

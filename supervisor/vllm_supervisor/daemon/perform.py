@@ -19,6 +19,7 @@ from vllm_supervisor.core.events import (
     ProbeOutcome,
     SmokeDone,
 )
+from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.redact import by_shape
 
 from .ending import sweep
@@ -118,7 +119,7 @@ class Performer:
             case fx.Probe():
                 self._start(self._probe(full=effect.full))
             case fx.ReadCounters():
-                self._start(parts.watch.read_counters())
+                self._start(parts.watch.read_counters(fresh=True))
             case fx.Canary():
                 self._start(self._canary(state))
             case fx.Smoke():
@@ -187,7 +188,8 @@ class Performer:
         if self.parts.witness is not None:
             self.parts.witness.look(self.parts.watch.pids(), state.engine_pid)
         if state.ready_at is not None:
-            await self.parts.watch.read_counters()
+            # A drain must not end because of what was true before a request came.
+            await self.parts.watch.read_counters(fresh=state.phase is not Phase.READY)
 
     async def _answer(self, work: Coroutine[Any, Any, Event]) -> None:
         self.parts.put(await work)

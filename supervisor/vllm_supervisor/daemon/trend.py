@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 EVERY_S = 2.0
 KEPT_S = 600.0
@@ -34,10 +33,9 @@ class Trend:
     def __init__(self) -> None:
         self._points: collections.deque[Point] = collections.deque(maxlen=int(KEPT_S / EVERY_S))
 
-    def add(self, status: Mapping[str, Any], now: float) -> None:
-        """A sample from what /status says; nothing before the engine serves."""
-        rates, requests = status["rates"], status["requests"]
-        if status["ready"] and (rates or requests):
+    def add(self, now: float, *, ready: bool, rates: Mapping[str, float], requests: Mapping[str, float | None]) -> None:
+        """A sample of the figures that /status gives under these names; nothing before the engine serves."""
+        if ready and (rates or requests):
             point = Point(now, rates.get("generation"), requests.get("running"), requests.get("waiting"))
             self._points.append(point)
 

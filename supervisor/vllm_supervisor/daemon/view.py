@@ -140,7 +140,7 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
         "version": __version__,
         "phase": state.phase.value,
         "ready": state.phase is Phase.READY,
-        "status": sentence(state, now, rates=_plain_rates(watch, now), note=note),
+        "status": sentence(state, now, rates=rates(watch, now), note=note),
         "since_seconds": round(now - state.since, 3),
         "running_seconds": round(now - state.started, 3),
         "began_at": parts.began_wall,
@@ -163,8 +163,8 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
             "alive": state.engine_alive,
             "processes": {str(pid): role.value for pid, (role, _) in watch.roles.items()},
         },
-        "rates": _plain_rates(watch, now),
-        "requests": _requests(state),
+        "rates": rates(watch, now),
+        "requests": requests(state),
         "liveness": _liveness(state, now),
         "smoke": _smoke(state),
         "fault": _fault(state),
@@ -178,11 +178,13 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
     return cleaned
 
 
-def _plain_rates(watch: Any, now: float) -> dict[str, float]:
+def rates(watch: Any, now: float) -> dict[str, float]:
+    """Tokens a second, `generation` and `prompt`, as far as they are known."""
     return {name: round(value, 2) for name, value in watch.rates(now).items()}
 
 
-def _requests(state: State) -> dict[str, float | None]:
+def requests(state: State) -> dict[str, float | None]:
+    """Requests `running` and `waiting`, and the KV cache's use; empty before the first reading."""
     counted = state.life.counted if state.life is not None else None
     if counted is None:
         return {}

@@ -20,6 +20,8 @@ from vllm_supervisor.core.gpu import GpuTable, engine_bytes
 from vllm_supervisor.core.phases import LOADING, SERVING, Phase
 from vllm_supervisor.core.rates import RateWindow
 
+from .engine_page import EnginePage
+
 if TYPE_CHECKING:
     from vllm_supervisor.adapters.engine_http import EngineHttp
     from vllm_supervisor.adapters.processes import Processes
@@ -54,7 +56,7 @@ class Watch:
     ) -> None:
         self._put = put
         self._processes = processes
-        self._http = http
+        self.page = EnginePage(http.metrics)
         self._port = port
         self._cache_dirs = cache_dirs
         self._gpu_table = gpu_table
@@ -146,19 +148,22 @@ class Watch:
         found = {"generation": self.generation.rate(10.0, now), "prompt": self.prompt.rate(10.0, now)}
         return {name: value for name, value in found.items() if value is not None}
 
-    async def read_counters(self) -> None:
-        """A light read of the engine's own counters, for rates and liveness."""
-        raw = await self._http.metrics()
-        if raw is None:
+    async def read_counters(self, *, fresh: bool) -> None:
+        """A light read of the engine's own counters, for rates and liveness.
+
+        Args:
+            fresh: Whether the engine is asked anew; else a page will do that was fetched for a scrape a moment ago.
+        """
+        fetched = await (self.page.now() if fresh else self.page.lately())
+        if fetched.page is None:
             self._put(Counted())
             return
-        read = read_counters(raw)
-        now = asyncio.get_running_loop().time()
+        read = read_counters(fetched.page)
         self.counters = read
         if read.generation_tokens is not None:
-            self.generation = self.generation.add(now, read.generation_tokens, read.created)
+            self.generation = self.generation.add(fetched.at, read.generation_tokens, read.created)
         if read.prompt_tokens is not None:
-            self.prompt = self.prompt.add(now, read.prompt_tokens, read.created)
+            self.prompt = self.prompt.add(fetched.at, read.prompt_tokens, read.created)
         self._put(
             Counted(
                 generation_tokens=read.generation_tokens,
