@@ -28,5 +28,5 @@ class Alert:
 
     @property
     def runbook(self) -> str:
-        """The section that says what to do."""
+        """The section that says what to do, below the directory of the documentation."""
         return f"{RUNBOOK}#{self.name.lower()}"

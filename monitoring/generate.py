@@ -1,11 +1,13 @@
 """Writes alerts.yml, recording.yml and grafana-dashboard.json from the rules and the dashboard beside it.
 
-`python monitoring/generate.py` writes, `--check` names what is not current.
+`python monitoring/generate.py` writes, `--check` names what is not current; `--runbooks URL --to DIR` writes
+them for a place where the documentation has an address of its own.
 """
 # ruff: noqa: INP001 - a folder of files to run and to deploy, no package
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -20,13 +22,20 @@ from dashboard import dashboard  # noqa: E402
 from recording import RECORDED  # noqa: E402
 
 ALERTS = alerts_engine.ALERTS | alerts_machine.ALERTS
+DOCUMENTATION = "/usr/local/share/doc/vllm-supervisor/"
+"""Where `make install` puts it; the alerts lead there."""
+
 HEAD = "# Written by generate.py; edit the files in Python beside it instead.\n"
 
 
-def files() -> dict[str, str]:
-    """Every file by its name."""
+def files(documentation: str = DOCUMENTATION) -> dict[str, str]:
+    """Every file by its name.
+
+    Args:
+        documentation: What stands in front of `docs/runbooks/…` in each alert's `runbook_url`.
+    """
     return {
-        "alerts.yml": _alerts(),
+        "alerts.yml": _alerts(documentation.rstrip("/") + "/"),
         "recording.yml": _recording(),
         "grafana-dashboard.json": json.dumps(dashboard(), indent=1) + "\n",
     }
@@ -37,14 +46,15 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _alerts() -> str:
+def _alerts(documentation: str) -> str:
     groups = "".join(
-        f"  - name: vllm-{name}\n    rules:\n" + "".join(map(_alert, alerts)) for name, alerts in ALERTS.items()
+        f"  - name: vllm-{name}\n    rules:\n" + "".join(_alert(alert, documentation) for alert in alerts)
+        for name, alerts in ALERTS.items()
     )
     return f"{HEAD}groups:\n{groups}"
 
 
-def _alert(alert: Alert) -> str:
+def _alert(alert: Alert, documentation: str) -> str:
     return (
         f"      - alert: {alert.name}\n"
         f"        expr: {_text(alert.expr)}\n"
@@ -52,7 +62,7 @@ def _alert(alert: Alert) -> str:
         f"        labels: {{severity: {alert.severity}}}\n"
         f"        annotations:\n"
         f"          summary: {_text(alert.summary)}\n"
-        f"          runbook: {_text(alert.runbook)}\n"
+        f"          runbook_url: {_text(documentation + alert.runbook)}\n"
     )
 
 
@@ -63,10 +73,15 @@ def _recording() -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the files, or with `--check` name those that are not current."""
+    parser = argparse.ArgumentParser(description="Write the alert rules, the recording rules and the dashboard.")
+    parser.add_argument("--check", action="store_true", help="write nothing, name what is not current")
+    parser.add_argument("--runbooks", metavar="URL", default=DOCUMENTATION, help="where the documentation is")
+    parser.add_argument("--to", metavar="DIR", type=Path, default=HERE, help="another directory to write to")
+    args = parser.parse_args(arguments)
     old = []
-    for name, text in files().items():
-        path = HERE / name
-        if "--check" not in arguments:
+    for name, text in files(args.runbooks).items():
+        path = args.to / name
+        if not args.check:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
             old.append(name)

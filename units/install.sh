@@ -90,6 +90,7 @@ install_all() {
         rm -rf "$DESTDIR$DOCDIR/${folder:?}"
         [ ! -d "$folder" ] || cp -R "$folder" "$DESTDIR$DOCDIR/$folder"
     done
+    sed -i "s|/usr/local/share/doc/vllm-supervisor/|$DOCDIR/|" "$DESTDIR$DOCDIR/monitoring/alerts.yml"
     keep env/kimi.toml "$DESTDIR$CONFDIR/kimi.toml" 0644
     keep env/kimi.env "$DESTDIR$CONFDIR/kimi.env" 0640
 

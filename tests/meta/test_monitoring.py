@@ -134,6 +134,37 @@ def test_every_alert_leads_to_a_section_of_a_runbook(alert):
     assert anchor in anchors(ROOT / file)
 
 
+def test_the_links_lead_to_where_make_install_puts_the_runbook_or_where_one_says():
+    def links(text):
+        return re.findall(r'runbook_url: "(.*)"', text)
+
+    (installed,) = re.findall(r"^DOCDIR \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert links((MONITORING / "alerts.yml").read_text()) == [f"{installed}/{alert.runbook}" for alert in ALERTS]
+    assert installed in (ROOT / "units" / "install.sh").read_text(), "another DOCDIR is written into the rules"
+    for base in ("https://git.example.org/main", "https://git.example.org/main/"):
+        written = WRITTEN.files(base)["alerts.yml"]
+        assert links(written) == [f"https://git.example.org/main/{alert.runbook}" for alert in ALERTS]
+
+
+def test_the_rules_are_written_elsewhere_and_checked_there(tmp_path, capsys):
+    assert WRITTEN.main(["--runbooks", "https://x.example", "--to", str(tmp_path)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(WRITTEN.files())
+    assert WRITTEN.main(["--check", "--runbooks", "https://x.example", "--to", str(tmp_path)]) == 0
+    assert WRITTEN.main(["--check", "--to", str(tmp_path)]) == 1
+    assert "not current: alerts.yml;" in capsys.readouterr().err
+
+
+def test_prometheus_takes_the_configuration_of_the_readme(tmp_path):
+    page = (MONITORING / "README.md").read_text()
+    block = page[page.index("    scrape_configs:") :].partition("\n\n")[0]
+    text = "\n".join(line[4:] for line in block.splitlines())
+    config = tmp_path / "prometheus.yml"
+    config.write_text(text.replace("/usr/local/share/doc/vllm-supervisor", str(ROOT)))
+    done = promtool("check", "config", str(config))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 rule files found" in done.stdout
+
+
 def test_the_dashboard_is_laid_out_without_overlap():
     taken = set()
     panels = json.loads((MONITORING / "grafana-dashboard.json").read_text())["panels"]
