@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.hub_server import HubServer
-from process.verbs import on_terminal
+from process.verbs import on_terminal, verb
 from system.standin import wheel
 
 pytestmark = pytest.mark.timeout(240)
@@ -59,6 +59,28 @@ def test_the_environment_fails_and_comes_alone_under_two_bars(tmp_path: Path) ->
         first = (tmp_path / "vllm/bin/vllm").read_text().splitlines()[0]
         assert str(tmp_path / "vllm-0.32.0/bin/python") in first
         assert ".new" not in first
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "said"),
+    [
+        ("--python", "/nonexistent", "there is no program /nonexistent; give the path of a Python 3"),
+        ("--python", "/etc", "there is no program /etc; "),
+        ("--python", "/etc/passwd", "/etc/passwd cannot be executed; "),
+        ("--pip-args", "--x 'y", 'a quotation mark in "--x \'y" has no other one'),
+        ("--fetch-args", '"', "a quotation mark in '\"' has no other one"),
+        ("--vllm", "newest", "'newest' is no version; such as --vllm 0.32.0"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_wrong_call_and_nothing_is_begun(
+    tmp_path: Path, option: str, given: str, said: str
+) -> None:
+    options = {"--to": str(tmp_path / "m"), "--vllm": "0.32.0", "--engine-dir": str(tmp_path / "vllm"), option: given}
+    done = verb("provision", "org/name", *(word for pair in options.items() for word in pair))
+    assert done.code == 64, done
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_model_fails_and_comes_alone(tmp_path: Path) -> None:

@@ -71,6 +71,14 @@ def make(
     fresh.replace(place)
 
 
+def interpreter_problem(python: str) -> str:
+    """Why no environment can be made with this interpreter, in a few words; empty when it can be tried."""
+    found = shutil.which(python, mode=os.F_OK)
+    if found is None or Path(found).is_dir():
+        return f"there is no program {python}"
+    return "" if os.access(found, os.X_OK) else f"{found} cannot be executed"
+
+
 def current(link: Path) -> Path | None:
     """Where the link points; None when it is none."""
     try:

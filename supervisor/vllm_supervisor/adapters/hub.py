@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vllm_supervisor.core.download import Listing, RemoteFile
+from vllm_supervisor.core.download import Listing, RemoteFile, shown_address
 
 LISTING_S = 20.0
 PIECE_BYTES = 256 << 10
@@ -55,7 +55,7 @@ class Hub:
             api = HfApi(endpoint=self._endpoint, token=self._token)
             info = api.model_info(repo, revision=revision, files_metadata=True, timeout=LISTING_S)
         except Exception as error:  # noqa: BLE001 - of two libraries below it
-            raise _translated(error, repo) from None
+            raise self._translated(error, repo) from None
         files = [_remote(sibling) for sibling in info.siblings or []]
         if not info.sha or not files:
             raise HubError(f"{repo} has no files at {revision}", again=False)
@@ -83,33 +83,39 @@ class Hub:
                 begun = opened.tell()
                 http_get(url, opened, resume_size=begun, headers=headers, expected_size=file.size)
         except Exception as error:  # noqa: BLE001 - of two libraries below it
-            raise _translated(error, f"{listing.repo}: {file.name}") from None
+            raise self._translated(error, f"{listing.repo}: {file.name}") from None
+
+    def _translated(self, error: Exception, what: str) -> HubError:
+        """The library's exception as one sentence: its own texts have several lines and no address that was asked."""
+        from huggingface_hub import constants, errors
+
+        where = shown_address(self._endpoint or str(constants.ENDPOINT))
+        if isinstance(error, errors.GatedRepoError):
+            said = f"{what} is gated: accept its licence at {where} and give a token (--token-file)"
+            return HubError(said, again=False)
+        if isinstance(error, errors.RepositoryNotFoundError):
+            return HubError(f"{where} has no {what}, or it is private and the token does not open it", again=False)
+        if isinstance(error, errors.RevisionNotFoundError):
+            return HubError(f"{what} has no such revision at {where}", again=False)
+        if isinstance(error, (errors.EntryNotFoundError, errors.HFValidationError)):
+            return HubError(f"{what}: {_one_line(error)}", again=False)
+        if isinstance(error, errors.HfHubHTTPError):
+            status = error.response.status_code if error.response is not None else 0
+            again = status == 429 or status >= 500 or not status
+            advice = "try again later" if again else "is it a hub? name another with --endpoint"
+            return HubError(f"{what}: {where} says {status}; {advice}", again=again)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+            return HubError(f"{error.filename}: {error.strerror}", again=False)
+        if isinstance(error, ValueError):
+            return HubError(f"{what}: {where} does not answer as a hub does; is it one (--endpoint)?", again=True)
+        advice = "look after the network or its proxy, or name a mirror with --endpoint"
+        return HubError(f"{what}: {where} cannot be reached ({_one_line(error)}); {advice}", again=True)
 
 
 def _remote(sibling: Any) -> RemoteFile:
     lfs = sibling.lfs
     sha256 = (lfs.sha256 if hasattr(lfs, "sha256") else lfs.get("sha256", "")) if lfs else ""
     return RemoteFile(sibling.rfilename, sibling.size, sha256, "" if sha256 else (sibling.blob_id or ""))
-
-
-def _translated(error: Exception, what: str) -> HubError:
-    """The library's exception as one sentence: its own texts have several lines and addresses."""
-    from huggingface_hub import errors
-
-    if isinstance(error, errors.GatedRepoError):
-        return HubError(f"{what} is gated: accept its licence at the hub and give a token (--token-file)", again=False)
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return HubError(f"the hub has no {what}, or it is private and the token does not open it", again=False)
-    if isinstance(error, errors.RevisionNotFoundError):
-        return HubError(f"{what} has no such revision", again=False)
-    if isinstance(error, (errors.EntryNotFoundError, errors.HFValidationError)):
-        return HubError(f"{what}: {_one_line(error)}", again=False)
-    if isinstance(error, errors.HfHubHTTPError):
-        status = error.response.status_code if error.response is not None else 0
-        return HubError(f"{what}: the hub says {status}", again=status == 429 or status >= 500 or not status)
-    if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-        return HubError(f"{error.filename}: {error.strerror}", again=False)
-    return HubError(f"{what}: {_one_line(error)}", again=True)
 
 
 def _one_line(error: Exception) -> str:

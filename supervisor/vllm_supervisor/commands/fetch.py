@@ -61,8 +61,9 @@ def run(args: argparse.Namespace) -> int:
     from vllm_supervisor.adapters.local_files import LocalFiles
     from vllm_supervisor.adapters.lock import acquire
 
-    if args.workers < 1:
-        return _said(f"--workers must be at least 1, not {args.workers}", ExitCode.USAGE)
+    wrong = _wrong(args)
+    if wrong:
+        return _said(wrong, ExitCode.USAGE)
     local = LocalFiles(args.to.absolute())
     try:
         lock = acquire(local.prepare())
@@ -85,6 +86,26 @@ def run(args: argparse.Namespace) -> int:
         lock.release()
 
 
+def _wrong(args: argparse.Namespace) -> str:
+    """What cannot be meant, before anything is written; empty when all can."""
+    from vllm_supervisor.core.download import is_address, shown_address
+    from vllm_supervisor.core.plan.sizes import parse_size
+
+    if args.workers < 1:
+        return f"--workers must be at least 1, not {args.workers}"
+    if args.rate and not parse_size(args.rate):
+        return f"--rate takes a size such as 200MiB, not {args.rate!r}"
+    for name, address in (("--endpoint", args.endpoint), ("HF_ENDPOINT", os.environ.get("HF_ENDPOINT", ""))):
+        if address:
+            good = is_address(address)
+            return (
+                ""
+                if good
+                else f"{name} must be an address such as https://huggingface.co, not {shown_address(address)!r}"
+            )
+    return ""
+
+
 def _locked(args: argparse.Namespace, local: LocalFiles) -> int:
     from vllm_supervisor.adapters.hub import Hub, HubError
     from vllm_supervisor.adapters.local_files import Pace
@@ -94,8 +115,6 @@ def _locked(args: argparse.Namespace, local: LocalFiles) -> int:
     from .fetching import Fetcher, FetchError
 
     rate = parse_size(args.rate) if args.rate else None
-    if args.rate and not rate:
-        return _said(f"--rate takes a size such as 200MiB, not {args.rate!r}", ExitCode.USAGE)
     try:
         hub = Hub(args.endpoint or os.environ.get("HF_ENDPOINT", ""), _token(args.token_file))
     except OSError as error:

@@ -52,10 +52,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Do both; the worse of the two exit codes."""
-    from vllm_supervisor.adapters.environment import VERSION
-
-    if not VERSION.fullmatch(args.vllm):
-        print(f"vllm-supervisor provision: {args.vllm!r} is no version; such as --vllm 0.32.0", file=sys.stderr)
+    wrong = _wrong(args)
+    if wrong:
+        print(f"vllm-supervisor provision: {wrong}", file=sys.stderr)
         return ExitCode.USAGE
     ended: dict[str, tuple[int, str]] = {}
     with _showing() as show:
@@ -71,6 +70,23 @@ def run(args: argparse.Namespace) -> int:
         print(f"{which}: {said}", file=sys.stderr if code else sys.stdout)
     codes = [code for code, _ in ended.values()]
     return max(codes) if len(codes) == 2 else ExitCode.BUG
+
+
+def _wrong(args: argparse.Namespace) -> str:
+    """What cannot be meant, before anything is done; empty when all can."""
+    from vllm_supervisor.adapters.environment import VERSION, interpreter_problem
+
+    if not VERSION.fullmatch(args.vllm):
+        return f"{args.vllm!r} is no version; such as --vllm 0.32.0"
+    problem = interpreter_problem(args.python)
+    if problem:
+        return f"--python: {problem}; give the path of a Python 3, such as /usr/bin/python3"
+    for option, text in (("--pip-args", args.pip_args), ("--fetch-args", args.fetch_args)):
+        try:
+            shlex.split(text)
+        except ValueError:
+            return f"{option}: a quotation mark in {text!r} has no other one"
+    return ""
 
 
 def _environment(args: argparse.Namespace, show: _Show) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 
 from vllm_supervisor.core.exits import ExitCode
@@ -59,6 +60,9 @@ def run(args: argparse.Namespace) -> int:
     except StepError as error:
         return _said(str(error))
     place = place_of(link, args.vllm)
+    problem = "" if (place / "bin/vllm").exists() else _cannot_be_made(args)
+    if problem:
+        return _said(problem)
     if current(link) == place:
         return _said(f"{link} points to {place} already; `vllm-supervisor restart {it.name}` starts it anew")
 
@@ -73,6 +77,19 @@ def run(args: argparse.Namespace) -> int:
         return _foresee(it, str(place / "bin/vllm")) if (place / "bin/vllm").exists() else ExitCode.OK
     params = {"version": args.vllm, "link": str(link), "python": args.python, "pip_args": args.pip_args}
     return operate(args, it, params, before)
+
+
+def _cannot_be_made(args: argparse.Namespace) -> str:
+    from vllm_supervisor.adapters.environment import interpreter_problem
+
+    problem = interpreter_problem(args.python)
+    if problem:
+        return f"--python: {problem}; give the path of a Python 3, such as /usr/bin/python3"
+    try:
+        shlex.split(args.pip_args)
+    except ValueError:
+        return f"--pip-args: a quotation mark in {args.pip_args!r} has no other one"
+    return ""
 
 
 def _foresee(it: object, command: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -115,6 +116,23 @@ def space_problem(lacking_bytes: int, free_bytes: int, where: str) -> str:
         f"{size(lacking_bytes)} are still to come and {size(free_bytes)} are free in {where}: "
         f"free {size(short)} (with {size(SPARE_BYTES)} to spare), or choose another directory with --to"
     )
+
+
+_ADDRESS = re.compile(
+    r"https?://(?P<user>[^\s/?#@]+@)?(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.\-]{1,253})(?::(?P<port>\d{1,5}))?(?:/[^\s?#]*)?"
+)
+
+
+def is_address(endpoint: str) -> bool:
+    """Whether this can be the address of a hub: `http` or `https`, a host, perhaps a port and a path."""
+    found = _ADDRESS.fullmatch(endpoint)
+    return found is not None and (found["port"] is None or 0 < int(found["port"]) <= 65_535)
+
+
+def shown_address(endpoint: str) -> str:
+    """The address as it may be printed: without a password that stands in it."""
+    found = _ADDRESS.fullmatch(endpoint)
+    return endpoint.replace(found["user"], "", 1) if found and found["user"] else endpoint
 
 
 def wait_before(tries: int, first_s: float) -> float:
