@@ -13,14 +13,14 @@ from process.harness import write_config
 from process.verbs import verb
 from vllm_supervisor.adapters import binding
 
-NO_ADDRESSES = ["203.0.113.7", "2001:db8::7", "no such name", "a..b", "[127.0.0.1]", "no-such-name.invalid"]
+NO_ADDRESSES = ["203.0.113.7", "2001:db8::7", "no such name", "a..b", "[127.0.0.1]"]
 """Documentation's own networks (RFC 5737, RFC 3849), and what is no name at all."""
 ADDRESSES = ["127.0.0.1", "127.8.8.8", "0.0.0.0", "localhost"]
 
 
 @pytest.mark.parametrize("host", NO_ADDRESSES)
 def test_what_cannot_be_bound_is_told_why(host, monkeypatch):
-    monkeypatch.setattr(binding, "RESOLVE_S", 30.0)
+    monkeypatch.setattr(binding, "RESOLVE_S", 100.0)
     assert binding.unbindable(host).startswith(("it is no address", "this machine has no IPv6"))
 
 
@@ -61,7 +61,7 @@ def test_a_low_port_needs_a_right():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-@pytest.mark.parametrize("host", ["203.0.113.7", "no such name"])
+@pytest.mark.parametrize("host", ["203.0.113.7", "a..b"])
 def test_check_refuses_an_address_that_is_not_here(tmp_path, host):
     config = write_config(tmp_path, {}, engine={"host": host})
     done = verb("check", config)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -194,30 +193,6 @@ def test_offline_sizes_are_enough_and_a_hole_is_said(hub: HubServer, model: Dire
     hole = model.fetch(HF_HUB_OFFLINE="1")
     assert hole.returncode == 1
     assert hole.stdout == f"missing: {SHARDS[0]}\n"
-
-
-@pytest.mark.parametrize(
-    "address", ["bogus", "ftp://hub", "http://", "https://a b", "http://hub:0", "http://hub:99999", "hub.example/x"]
-)
-def test_what_is_no_address_is_a_wrong_call_and_nothing_is_written(model: Directory, address: str) -> None:
-    for done, name in (
-        (model.fetch("--endpoint", address), "--endpoint"),
-        (model.fetch(HF_ENDPOINT=address), "HF_ENDPOINT"),
-    ):
-        assert done.returncode == 64
-        said = f"vllm-supervisor fetch: {name} must be an address such as https://huggingface.co, not {address!r}\n"
-        assert done.stderr == said
-    assert not model.path.exists()
-
-
-def test_a_hub_that_cannot_be_reached_is_named_with_the_remedy(model: Directory) -> None:
-    done = model.fetch("--endpoint", "http://me:secret@127.0.0.1:9/mirror")
-    assert done.returncode == 75
-    assert re.fullmatch(
-        r"vllm-supervisor fetch: \S+: http://127.0.0.1:9/mirror cannot be reached \(.*Connection refused\); look after "
-        r"the network or its proxy, or name a mirror with --endpoint\n",
-        done.stderr,
-    ), done.stderr
 
 
 def test_a_gated_model_wants_a_token_and_the_credential_is_one(

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import ssl
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 
+from vllm_supervisor.core.chat import error_text, one_request
 from vllm_supervisor.core.endpoint import Endpoint
 from vllm_supervisor.core.events import CanaryDone, Probed, ProbeOutcome
 
@@ -22,7 +24,6 @@ HEALTH_TIMEOUT_S = 5.0
 MODELS_TIMEOUT_S = 10.0
 METRICS_TIMEOUT_S = 5.0
 METRICS_LIMIT = 32 << 20
-PROMPT = "Hello"
 
 OVERDUE = "no answer in time"
 """The complaint about a deadline that has passed."""
@@ -120,7 +121,7 @@ class EngineHttp:
                     raw = await response.read()
                     answer = _json(raw)
                     if status != 200:
-                        return status, f"{path} says {status}: {_error_text(answer or raw.decode(errors='replace'))}"
+                        return status, f"{path} says {status}: {error_text(answer or raw.decode(errors='replace'))}"
                     take(answer, time.monotonic() - began)
                     return status, ""
                 async for line in response.content:
@@ -172,7 +173,7 @@ class EngineHttp:
 
     async def _one_request(self, timeout_s: float) -> str:
         """Empty when one real request was answered, else why not; learns the engine's task."""
-        path, body = _request(self.task, self.endpoint.model)
+        path, body = one_request(self.task, self.endpoint.model)
         try:
             status, answer = await self.post(path, body, timeout_s)
         except _ERRORS as error:
@@ -180,14 +181,14 @@ class EngineHttp:
         if status in {400, 404, 501} and self.task == "generate":
             # A pooling model has no completions: embed, else score (F1.4 "Supported tasks").
             for task in ("embed", "score"):
-                path, body = _request(task, self.endpoint.model)
+                path, body = one_request(task, self.endpoint.model)
                 with contextlib.suppress(*_ERRORS):
                     other, answer = await self.post(path, body, timeout_s)
                     if other == 200:
                         self.task = task
                         return ""
         if status != 200:
-            return f"{path} says {status}: {_error_text(answer)}"
+            return f"{path} says {status}: {error_text(answer)}"
         return ""
 
     async def canary(self, timeout_s: float) -> CanaryDone:
@@ -213,18 +214,27 @@ class EngineHttp:
         return raw if status == 200 else None
 
 
-def _request(task: str, model: str) -> tuple[str, dict[str, Any]]:
-    if task == "embed":
-        return "/v1/embeddings", {"model": model, "input": PROMPT}
-    if task == "score":
-        return "/score", {"model": model, "text_1": PROMPT, "text_2": PROMPT}
-    return "/v1/completions", {"model": model, "prompt": PROMPT, "max_tokens": 1, "temperature": 0}
-
-
 def _words(error: BaseException) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return OVERDUE
+    for kind, words in _PLAIN:
+        if isinstance(error, kind):
+            why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else ""
+            return f"{words} ({why.lower()})" if why else words
     return str(error) or type(error).__name__
+
+
+_PLAIN: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (aiohttp.ClientConnectorDNSError, "its address is not known"),
+    (aiohttp.ClientConnectorCertificateError, "its certificate is not trusted"),
+    (aiohttp.ClientConnectorSSLError, "it speaks no TLS, or another"),
+    (aiohttp.ClientConnectorError, "nobody takes a connection there"),
+    (aiohttp.ServerDisconnectedError, "the connection was closed without an answer"),
+    (aiohttp.ClientPayloadError, "the connection broke within the answer"),
+    (aiohttp.ClientOSError, "the connection broke"),
+    (aiohttp.ClientResponseError, "what listens there speaks no HTTP"),
+)
+"""The library's errors in an operator's words; the first that fits, so that the narrower come first."""
 
 
 def _json(raw: bytes) -> Any:
@@ -232,11 +242,3 @@ def _json(raw: bytes) -> Any:
         return json.loads(raw)
     except ValueError:
         return None
-
-
-def _error_text(answer: Any) -> str:
-    if isinstance(answer, dict):
-        inner = answer.get("error", answer)
-        text = inner.get("message", inner) if isinstance(inner, dict) else inner
-        return str(text)[:200]
-    return str(answer)[:200]

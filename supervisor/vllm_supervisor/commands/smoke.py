@@ -37,8 +37,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "answer: right, cut off, empty, wrong, garbage or slow. Reasoning and content are shown apart; time to first "
         "token and tokens a second stand beside those of the last starts. An answer is slow at half of their pace "
         "(three of them at least; other requests that run excuse it), or when it has not ended within smoke.timeout_s.",
-        epilog="Exit codes: 0 right, 1 not right, 2 right but slow, 64 no such instance, 77 only root and the "
-        "service's user may read the configuration, 78 the configuration cannot be used.",
+        epilog="Exit codes: 0 right, 1 not right or no answer, 2 right but slow, 64 no such instance, 77 only root "
+        "and the service's user may read the configuration, 78 the configuration cannot be used.",
     )
     add_places(parser)
     parser.add_argument("--question", metavar="TEXT", help="another question, instead of all of them")
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         # The unit's credential is not for us; a person may give the key as clients do.
         endpoint = replace(endpoint, api_key=os.environ.get("VLLM_API_KEY", ""))
     last, excuse = _before(place, instance, asked)
-    return asyncio.run(_ask(endpoint, asked, last, excuse, as_json=args.json))
+    return asyncio.run(_ask(args.instance or place.name, endpoint, asked, last, excuse, as_json=args.json))
 
 
 def _before(place: Place, instance: Instance, asked: Questions) -> tuple[tuple[Pace, ...], str]:
@@ -84,7 +84,9 @@ def _before(place: Place, instance: Instance, asked: Questions) -> tuple[tuple[P
     return last, f"not compared: {running:.0f} other requests run" if running else ""
 
 
-async def _ask(endpoint: Endpoint, asked: Questions, last: Sequence[Pace], excuse: str, *, as_json: bool) -> int:
+async def _ask(
+    name: str, endpoint: Endpoint, asked: Questions, last: Sequence[Pace], excuse: str, *, as_json: bool
+) -> int:
     from vllm_supervisor.adapters.engine_http import EngineHttp
     from vllm_supervisor.core.smoke import SLOW
     from vllm_supervisor.daemon.smoke import converse
@@ -99,7 +101,9 @@ async def _ask(endpoint: Endpoint, asked: Questions, last: Sequence[Pace], excus
     if as_json:
         print(json.dumps(_plain(found, seconds, last, excuse)))
     else:
-        _show(found, seconds, excuse)
+        _show(
+            found, seconds, excuse, f"the engine at {endpoint.uds or endpoint.url}", f"`vllm-supervisor status {name}`"
+        )
     if not found.passed:
         return NOT_RIGHT
     return ONLY_SLOW if found.verdict == SLOW else ExitCode.OK
@@ -125,12 +129,13 @@ def _plain(found: Smoke, seconds: float, last: Sequence[Pace], excuse: str) -> d
     }
 
 
-def _show(found: Smoke, seconds: float, excuse: str) -> None:
+def _show(found: Smoke, seconds: float, excuse: str, whom: str, remedy: str) -> None:
     from vllm_supervisor.core.plain import printable
     from vllm_supervisor.core.words import duration
 
     if all(one.answer is None for one in found.answers):
-        print(f"vllm-supervisor smoke: {printable(found.sentence)}", file=sys.stderr)
+        said = f"{whom} gave no answer: {printable(found.sentence)}; {remedy} says where it stands"
+        print(f"vllm-supervisor smoke: {said}", file=sys.stderr)
         return
     for one in found.answers:
         print(f"question   {printable(one.question)}")

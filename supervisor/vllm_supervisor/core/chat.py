@@ -6,6 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+_PROMPT = "Hello"
+
+
+def one_request(task: str, model: str) -> tuple[str, dict[str, Any]]:
+    """Path and body of the smallest real request of a task: one token, one embedding, one score."""
+    if task == "embed":
+        return "/v1/embeddings", {"model": model, "input": _PROMPT}
+    if task == "score":
+        return "/score", {"model": model, "text_1": _PROMPT, "text_2": _PROMPT}
+    return "/v1/completions", {"model": model, "prompt": _PROMPT, "max_tokens": 1, "temperature": 0}
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -96,3 +107,12 @@ class Streamed:
 def _counted(usage: Any) -> int:
     count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
     return count if isinstance(count, int) else 0
+
+
+def error_text(answer: Any) -> str:
+    """What an answer that is an error says, in at most 200 characters."""
+    if isinstance(answer, dict):
+        inner = answer.get("error", answer)
+        text = inner.get("message", inner) if isinstance(inner, dict) else inner
+        return str(text)[:200]
+    return str(answer)[:200]
