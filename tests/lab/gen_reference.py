@@ -56,6 +56,10 @@ The token rates and the judgement of whether the engine works come from these. A
 
 {read}
 
+Several engines in one unit (`data-parallel-size`) have a series each, told apart by the label `engine`; our token rates and
+the size of the KV cache are sums over them. With several API servers (`api-server-count`; as many as engines unless set)
+the engine's page comes from whichever of them answers, counts for all, and has no `process_*`, `python_*` and `*_created`.
+
 Names that vLLM has changed:
 
 | before | now |

@@ -10,12 +10,17 @@ from vllm_supervisor.core.counters import OLD_NAMES, EngineCounters, read_counte
 CORPUS = sorted((Path(__file__).parents[1] / "corpus" / "metrics").glob("*.txt"))
 
 
+def series(text, name):
+    """All series of a name."""
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    return [one for one in samples if one.name == name]
+
+
 def oracle(text, *names):
     """The sum over all series of the first name that the page has."""
-    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
     for name in names:
-        if found := [one.value for one in samples if one.name == name]:
-            return sum(found)
+        if found := series(text, name):
+            return sum(one.value for one in found)
     return None
 
 
@@ -28,12 +33,24 @@ def test_it_reads_what_the_official_parser_reads(path):
     assert got.prompt_tokens == oracle(text, "vllm:prompt_tokens_total") > 0
     assert got.running == oracle(text, "vllm:num_requests_running")
     assert got.waiting == oracle(text, "vllm:num_requests_waiting")
-    assert got.kv_usage_max == oracle(text, "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+    usage = [one.value for one in series(text, "vllm:kv_cache_usage_perc")]
+    assert (got.kv_usage_max, got.kv_usage_mean) == (max(usage), sum(usage) / len(usage))
     assert got.iterations == oracle(text, "vllm:iteration_tokens_total_count") > 0
     assert got.preemptions == oracle(text, "vllm:num_preemptions_total")
     assert got.finished == oracle(text, "vllm:request_success_total") > 0
-    assert got.created == oracle(text, "vllm:generation_tokens_created")
-    assert got.engines == 1
+    begun = [one.value for one in series(text, "vllm:generation_tokens_created")]
+    assert got.created == max(begun, default=None)
+    assert got.engines == len(series(text, "vllm:generation_tokens_total"))
+
+
+def test_two_engines_behind_two_api_servers_as_they_are():
+    text = (CORPUS[0].parent / "vllm-0.32-cpu-dp2-two-api-servers.txt").read_text()
+    got = read_counters(text)
+    assert (got.engines, got.generation_tokens, got.prompt_tokens, got.finished) == (2, 154.0, 164.0, 8.0)
+    assert got.kv_cache_tokens == 2 * 2_097_152
+    # Several API servers share their figures by files: no process tells when its counters began.
+    assert got.created is None
+    assert not series(text, "process_start_time_seconds")
 
 
 def test_there_is_a_page_to_read():

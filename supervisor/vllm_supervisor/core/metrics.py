@@ -86,7 +86,10 @@ _DECLARED = (
     Metric("notify_errors_total", "Messages that systemd's socket refused."),
     Metric("generation_tokens_per_second", "Tokens generated, over the window; 0 when idle.", ("window",)),
     Metric("prompt_tokens_per_second", "Prompt tokens finished, over the window; 0 when idle.", ("window",)),
-    Metric("kv_cache_tokens", "Tokens that the KV cache holds."),
+    Metric(
+        "kv_cache_tokens",
+        "Tokens that the KV cache holds; of several engines together, as far as their page says it (vLLM 0.24).",
+    ),
     Metric("kv_cache_bytes_per_token", "KV cache of one token on one GPU."),
     Metric("smoke_success", "1 when the last smoke test passed, 0 when it failed."),
     Metric("smoke_verdict", "1 for the verdict of the last smoke test, 0 for every other one.", ("verdict",)),

@@ -60,7 +60,7 @@ def snapshot(parts: Parts, state: State, now: float) -> Snapshot:
         notify_errors_total=parts.notifier.errors,
         generation_tokens_per_second=_rates(watch.generation.rate, now) if serving else {},
         prompt_tokens_per_second=_rates(watch.prompt.rate, now) if serving else {},
-        kv_cache_tokens=_number(state.figures.get(FigureName.KV_CACHE_TOKENS)),
+        kv_cache_tokens=watch.counters.kv_cache_tokens or _number(state.figures.get(FigureName.KV_CACHE_TOKENS)),
         kv_cache_bytes_per_token=_bytes_per_token(state.figures),
         **_smoke_figures(state.smoke_test),
         **_readahead(parts),

@@ -1,0 +1,120 @@
+"""A real Prometheus beside a service of the machine: what it makes of the service's page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from system.service import Service
+
+MONITORING = Path(__file__).parents[2] / "monitoring"
+PLACE = "/srv/prometheus"
+PORT = 9090
+UNIT = "prometheus-under-test"
+RULES = ("recording.yml", "alerts.yml")
+
+NEEDS_A_GPU = re.compile(r"vllm_supervisor_gpu_")
+NOT_WHILE_READY = {"Failures", "Time left"}
+"""Panels that are empty where nothing failed, and where nothing is left to wait for."""
+
+UNCERTAIN = {"Disk while reading ahead"}
+"""A model that was in memory is not read from the disk."""
+
+
+class Prometheus:
+    """Scrapes the service every second and evaluates our rules as often.
+
+    Args:
+        service: The service; its metrics port is the only target.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    def __enter__(self) -> Self:
+        machine = self.service.machine
+        for name in RULES:
+            machine.put(MONITORING / name, f"{PLACE}/{name}")
+        target = f"127.0.0.1:{self.service.metrics_port}"
+        config = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": list(RULES),
+            "scrape_configs": [{"job_name": "vllm", "static_configs": [{"targets": [target]}]}],
+        }
+        machine.put(json.dumps(config), f"{PLACE}/prometheus.yml")
+        machine.run(["promtool", "check", "config", f"{PLACE}/prometheus.yml"])
+        program = ["/usr/bin/prometheus", f"--config.file={PLACE}/prometheus.yml"]
+        program += [f"--storage.tsdb.path={PLACE}/data", f"--web.listen-address=127.0.0.1:{PORT}"]
+        machine.run(["systemd-run", f"--unit={UNIT}", "--collect", *program])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.service.machine.run(f"systemctl stop {UNIT}; rm -rf {PLACE}", check=False, timeout=60)
+
+    def ask(self, what: str, **arguments: str) -> Any:
+        """One call of the API; None while there is no answer."""
+        given = [word for name, value in arguments.items() for word in ("--data-urlencode", f"{name}={value}")]
+        url = f"http://127.0.0.1:{PORT}/api/v1/{what}"
+        done = self.service.machine.run(["curl", "-s", "-m", "20", "--get", *given, url], check=False)
+        if done.returncode or not done.stdout:
+            return None
+        answer = json.loads(done.stdout)
+        assert answer["status"] == "success", (arguments, answer)
+        return answer["data"]
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """The series that a query gives now."""
+        data = self.ask("query", query=expr)
+        return list(data["result"]) if data else []
+
+    def until(self, expr: str, timeout: float = 60.0) -> list[dict[str, Any]]:
+        """What a query gives, once it gives something."""
+        return list(self.service.wait(f"an answer to {expr}", lambda: self.query(expr), timeout))
+
+    def rules(self) -> list[dict[str, Any]]:
+        """All rules, once each of them was evaluated."""
+
+        def evaluated() -> list[dict[str, Any]]:
+            data = self.ask("rules")
+            rules = [rule for group in data["groups"] for rule in group["rules"]] if data else []
+            return rules if all(rule["health"] != "unknown" for rule in rules) else []
+
+        return list(self.service.wait("all rules evaluated", evaluated, 60))
+
+
+def panels() -> list[tuple[str, str]]:
+    """Title and query of every line of the dashboard, for all instances."""
+    board = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    return [
+        (
+            panel["title"],
+            target["expr"].replace("$job", ".*").replace("$instance", ".*").replace("$__rate_interval", "1m"),
+        )
+        for panel in board["panels"]
+        for target in panel.get("targets", ())
+    ]
+
+
+def prometheus_understands(service: Service) -> None:
+    """Rules, alerts and panels on the page of an engine that serves on the CPU and has answered something."""
+    with Prometheus(service) as prometheus:
+        prometheus.until("count_over_time(vllm_supervisor_ready[1m]) >= 3")
+        ((one,),) = [prometheus.ask("targets")["activeTargets"]]
+        assert (one["health"], one["lastError"]) == ("up", "")
+        before = service.chat("What is the capital of France?")
+        assert before[0] == 200
+        prometheus.until("instance:vllm_generation_tokens:rate5m > 0")
+        rules = prometheus.rules()
+        assert {rule["name"] for rule in rules if rule["health"] != "ok"} == set()
+        firing = {rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] != "inactive"}
+        assert firing == set()
+        for title, expr in panels():
+            if title in UNCERTAIN:
+                prometheus.query(expr)
+            elif NEEDS_A_GPU.search(expr) or title in NOT_WHILE_READY:
+                assert prometheus.query(expr) == [], (title, expr)
+            else:
+                prometheus.until(expr, 30)
