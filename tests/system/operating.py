@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from typing import Any
 
@@ -69,6 +70,25 @@ def held(service: Service) -> None:
 def vsup(service: Service, *arguments: str, timeout: float = 90.0, **more: Any) -> subprocess.CompletedProcess[str]:
     """One call of the command on the machine."""
     return service.machine.run(["vllm-supervisor", *arguments], check=False, timeout=timeout, **more)
+
+
+def lose_terminal(service: Service, arguments: str, shown: str) -> None:
+    """Begin an operation, and hang up on whoever follows it once it has shown a line like this."""
+    # Whoever runs the tests below `nohup` hands an ignored hang-up down to everything.
+    done = service.machine.run(
+        f"env --default-signal=HUP vllm-supervisor {arguments} >/run/lost.log 2>&1 & follower=$!; "
+        f"until grep -qs '{shown}' /run/lost.log; do kill -0 $follower || break; sleep 0.05; done; "
+        "kill -HUP $follower; wait $follower",
+        check=False,
+        timeout=120,
+    )
+    said = service.machine.run("cat /run/lost.log").stdout
+    assert done.returncode == 128 + signal.SIGHUP, f"{done.returncode} {done.stderr}\n{said}"
+
+
+def break_off(service: Service) -> None:
+    """End the operation and everything that it runs, as a reboot would: nobody begins it again."""
+    service.machine.run(["systemctl", "stop", UNIT], timeout=60)
 
 
 def kill_at(service: Service, *lines: str) -> None:

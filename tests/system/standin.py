@@ -46,16 +46,23 @@ def link(service: Service) -> str:
     return service.machine.run(["readlink", "/opt/vllm"]).stdout.strip()
 
 
-def install(service: Service, version: str) -> None:
-    """The environment of an offered version, made without pip, which takes seconds; kimi is configured to run it."""
-    place = f"/opt/vllm-{version}"
-    script = f"#!{place}/bin/python3\\nimport stand_in\\nstand_in.main()\\n"
+def place(service: Service, version: str) -> str:
+    """The environment of an offered version, made without pip, which takes seconds; where it lies."""
+    lies = f"/opt/vllm-{version}"
+    script = f"#!{lies}/bin/python3\\nimport stand_in\\nstand_in.main()\\n"
     service.machine.run(
-        f"rm -rf /opt/vllm /opt/vllm-0.3*; /usr/bin/python3 -m venv --without-pip {place} && "
-        f"cd {place}/lib/python3*/site-packages && python3 -m zipfile -e {WHEELS}/vllm-{version}-py3-none-any.whl . && "
-        f"printf '{script}' >{place}/bin/vllm && chmod 755 {place}/bin/vllm && ln -s {place} /opt/vllm",
+        f"/usr/bin/python3 -m venv --without-pip {lies} && "
+        f"cd {lies}/lib/python3*/site-packages && python3 -m zipfile -e {WHEELS}/vllm-{version}-py3-none-any.whl . && "
+        f"printf '{script}' >{lies}/bin/vllm && chmod 755 {lies}/bin/vllm",
         timeout=60,
     )
+    return lies
+
+
+def install(service: Service, version: str) -> None:
+    """An offered version alone, behind the link; kimi is configured to run it."""
+    service.machine.run("rm -rf /opt/vllm /opt/vllm-0.3*", timeout=60)
+    service.machine.run(["ln", "-s", place(service, version), "/opt/vllm"])
     write_model(service.machine.root / MODEL.lstrip("/"))
     service.configure({"command": ["/opt/vllm/bin/vllm", "serve"], "model": MODEL}, smoke={"on_start": "off"})
 

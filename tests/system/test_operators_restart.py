@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from system.operating import FINISH, UNIT, clean, fake, held, kill_at, kills_left, record, states, vsup
+from system.operating import FINISH, UNIT, clean, fake, held, kill_at, kills_left, lose_terminal, record, states, vsup
 from system.service import Service
 
 pytestmark = pytest.mark.timeout(240)
@@ -84,12 +84,7 @@ def test_only_root_may_and_everybody_may_ask(kimi: Service) -> None:
 def test_a_lost_terminal_does_not_end_it_and_resume_follows(kimi: Service) -> None:
     held(kimi)
     before = pid(kimi)
-    # Whoever runs the tests below `nohup` hands an ignored hang-up down to everything.
-    kimi.machine.run(
-        "env --default-signal=HUP vllm-supervisor restart kimi >/run/lost.log 2>&1 & follower=$!; "
-        "until grep -qs 'restart *draining' /run/lost.log; do sleep 0.05; done; kill -HUP $follower; wait $follower",
-        check=False,
-    )
+    lose_terminal(kimi, "restart kimi", "restart *draining")
     assert kimi.show("ActiveState")["ActiveState"] != "failed"
     busy = vsup(kimi, "restart", "kimi")
     assert busy.returncode == 75, busy.stderr

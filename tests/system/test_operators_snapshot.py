@@ -7,12 +7,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from system.operating import RECORD, UNIT, clean, fake, kill_at, kills_left, record, states, vsup
+from system.operating import (
+    RECORD,
+    UNIT,
+    break_off,
+    clean,
+    fake,
+    kill_at,
+    kills_left,
+    lose_terminal,
+    record,
+    states,
+    vsup,
+)
 from system.service import Service
 
 pytestmark = pytest.mark.timeout(240)
 
 SEEN = "/run/seen-by-the-command"
+GO = "/run/go"
+WAITING = f"sh -c 'echo ran >>{SEEN}; until test -e {GO}; do sleep 0.05; done'"
 LOOK = ["sh", "-c", f'systemctl is-active kimi >{SEEN}; cp "$SNAPSHOT_MANIFEST" {SEEN}.json']
 
 
@@ -23,7 +37,7 @@ def kimi(service: Service) -> Iterator[Service]:
     assert service.start().returncode == 0, service.journal()
     yield service
     clean(service)
-    service.machine.run(f"rm -f {SEEN} {SEEN}.json")
+    service.machine.run(f"rm -f {SEEN} {SEEN}.json {GO}")
 
 
 def active(service: Service) -> str:
@@ -108,3 +122,41 @@ def test_the_command_dies_with_a_killed_operation_and_a_broken_record_is_no_obst
     assert "command failed: it was interrupted" in said, said
     assert kimi.machine.run(["pgrep", "-xf", "sleep 1000"], check=False).stdout == ""
     assert active(kimi) == "active"
+
+
+def test_a_lost_terminal_does_not_end_it_and_resume_follows(kimi: Service) -> None:
+    lose_terminal(kimi, f"snapshot kimi -- {WAITING}", "command *running")
+    kimi.wait("the command runs", lambda: kimi.machine.run(f"cat {SEEN}", check=False).stdout, 60)
+    assert active(kimi) == "inactive"
+    busy = vsup(kimi, "snapshot", "kimi", "--", "true")
+    assert busy.returncode == 75, busy.stderr
+    assert "a snapshot of kimi is under way; `vllm-supervisor snapshot kimi --resume` follows it" in busy.stderr
+    other = vsup(kimi, "upgrade", "kimi", "--resume")
+    assert other.returncode == 64, other.stderr
+    assert "the last operation on it was a snapshot" in other.stderr
+
+    kimi.machine.run(["touch", GO])
+    again = vsup(kimi, "snapshot", "kimi", "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "all steps are done" in again.stderr
+    assert kimi.machine.run(["cat", SEEN]).stdout == "ran\n"
+    assert active(kimi) == "active"
+
+
+def test_one_that_a_reboot_broke_is_gone_on_with_and_the_command_is_not_run_twice(kimi: Service) -> None:
+    lose_terminal(kimi, f"snapshot kimi -- {WAITING}", "command *running")
+    kimi.wait("the command runs", lambda: kimi.machine.run(f"cat {SEEN}", check=False).stdout, 60)
+    break_off(kimi)
+    assert active(kimi) == "inactive"
+    refused = vsup(kimi, "snapshot", "kimi", "--", "true")
+    assert refused.returncode == 75, refused.stderr
+    assert "was begun and has not ended" in refused.stderr
+    assert "or give it up with --abandon" in refused.stderr
+
+    for _ in range(2):  # once it has ended, it is only told again
+        again = vsup(kimi, "snapshot", "kimi", "--resume")
+        assert again.returncode == 16, again.stderr
+        assert "command failed: it was interrupted" in again.stderr
+        assert kimi.machine.run(["cat", SEEN]).stdout == "ran\n"
+        assert active(kimi) == "active"
+    assert [line["step"] for line in record(kimi) if line.get("state") == "begun"].count("start") == 1

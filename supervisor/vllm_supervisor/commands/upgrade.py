@@ -63,18 +63,18 @@ def run(args: argparse.Namespace) -> int:
     problem = "" if (place / "bin/vllm").exists() else _cannot_be_made(args)
     if problem:
         return _said(problem)
-    if current(link) == place:
-        return _said(f"{link} points to {place} already; `vllm-supervisor restart {it.name}` starts it anew")
 
     def before() -> int:
+        if current(link) == place:
+            return _said(f"{link} points to {place} already; `vllm-supervisor restart {it.name}` starts it anew")
         there = (place / "bin/vllm").exists()
         print(f"{place} is there already" if there else f"vLLM {args.vllm} will be installed in {place}")
         print(f"{link} points to {current(link)} and will point to {place}")
         return 0
 
     if args.dry_run:
-        before()
-        return _foresee(it, str(place / "bin/vllm")) if (place / "bin/vllm").exists() else ExitCode.OK
+        code = before()
+        return code or (_foresee(it, str(place / "bin/vllm")) if (place / "bin/vllm").exists() else ExitCode.OK)
     params = {"version": args.vllm, "link": str(link), "python": args.python, "pip_args": args.pip_args}
     return operate(args, it, params, before)
 

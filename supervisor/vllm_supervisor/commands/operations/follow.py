@@ -70,7 +70,7 @@ def operate(args: argparse.Namespace, it: Served, params: Mapping[str, Any], bef
             how = "is under way" if running else "was begun and has not ended"
             more = "" if running else ", or give it up with --abandon"
             hint = f"`vllm-supervisor {verb} {it.name} --resume` follows it{more}"
-            return _said(args.verb, f"a {verb} of {it.name} {how}; {hint}", ExitCode.TRANSIENT)
+            return _said(args.verb, f"{_one(verb)} of {it.name} {how}; {hint}", ExitCode.TRANSIENT)
         code = before()
         if code:
             return code
@@ -83,7 +83,7 @@ def operate(args: argparse.Namespace, it: Served, params: Mapping[str, Any], bef
 
 def _resume(verb: str, it: Served, journal: StepsJournal, head: Mapping[str, Any] | None, *, running: bool) -> int:
     if head is None or head["operation"] != verb:
-        known = f"the last operation on it was a {head['operation']}" if head else "there was no operation on it"
+        known = f"the last operation on it was {_one(head['operation'])}" if head else "there was no operation on it"
         return _said(verb, f"there is no {verb} of {it.name} to resume; {known}", ExitCode.USAGE)
     if not running and journal.finished() is None:
         _launch(verb, it.name, transient_unit(it.name))
@@ -144,6 +144,10 @@ class _Shower:
 
 def _running(unit: str) -> bool:
     return systemctl.show(unit, "ActiveState").get("ActiveState") in {"active", "activating", "deactivating"}
+
+
+def _one(verb: str) -> str:
+    return f"an {verb}" if verb[0] in "aeiou" else f"a {verb}"
 
 
 def _caller() -> str:
