@@ -31,12 +31,18 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
     return cards
 
 
-def look(monkeypatch: pytest.MonkeyPatch, said: list[str], chosen: str | None = None, **view: Any) -> str:
+def look(
+    monkeypatch: pytest.MonkeyPatch,
+    said: list[str],
+    chosen: str | None = None,
+    params: dict[str, float] | None = None,
+    **view: Any,
+) -> str:
     env = {} if chosen is None else {"CUDA_VISIBLE_DEVICES": chosen}
     found = EngineView(command=("vllm", "serve"), model="/srv/model", env=env, **view)
     monkeypatch.setattr(neighbours, "view_of", lambda _: found)
     it: Any = SimpleNamespace(instance=lambda: None)
-    journal: Any = SimpleNamespace(head=lambda: {"params": {}})
+    journal: Any = SimpleNamespace(head=lambda: {"params": params or {}})
     return snapshotting.Snapshotting(it, journal).gpus("gpus", said.append)
 
 
@@ -49,9 +55,13 @@ def test_free_cards_are_free_and_the_cpu_has_none(gpus: FakeGpus, monkeypatch: p
 def test_a_card_that_is_held_is_named_with_its_holder(gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus.card(2, memory_used=90 * GIB, processes=[[4711, 90 * GIB]])
     said: list[str] = []
-    with pytest.raises(StepError, match=r"GPU 2 still holds 90\.0 GiB \(pid 4711\)"):
+    with pytest.raises(StepError, match=r"^1 min after the stop GPU 2 still holds 90\.0 GiB, held by pid 4711\b"):
         look(monkeypatch, said)
     assert len(said) > 1, "it waits before it gives up"
+    said.clear()
+    with pytest.raises(StepError, match=r"^0\.0 s after the stop GPU 2 still holds"):
+        look(monkeypatch, said, params={"free_within_s": 0.0})
+    assert len(said) == 1, "it looks once"
     gpus.card(2, processes=[])
     with pytest.raises(StepError, match="no process shows"):
         look(monkeypatch, [])
@@ -63,7 +73,7 @@ def test_memory_that_is_let_go_meanwhile_is_free(gpus: FakeGpus, monkeypatch: py
     said: list[str] = []
     monkeypatch.setattr(snapshotting.time, "sleep", lambda _: gpus.card(0, memory_used=0))
     assert look(monkeypatch, said) == "every GPU is free"
-    assert said == ["GPU 0 still holds 90.0 GiB (no process shows)"]
+    assert said == ["GPU 0 still holds 90.0 GiB; no process shows; see nvidia-smi"]
 
 
 def test_what_cannot_be_read_is_not_free(gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch) -> None:

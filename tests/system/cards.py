@@ -25,6 +25,7 @@ class Cards:
         self.machine = service.machine
         self.state: list[dict[str, object]] = [{} for _ in range(count)]
         self.xids: list[list[int]] = []
+        self.driver = "580.95.05"
         for source in FAKE_NVML.glob("*.py"):
             self.machine.put(source, f"{PLACE}/nvml/{source.name}")
         self.write()
@@ -34,7 +35,8 @@ class Cards:
 
     def write(self, name: str = "gpus.json") -> None:
         """The file of all cards, replaced as a whole."""
-        self.machine.put(json.dumps({"gpus": self.state, "xid": self.xids}), f"{PLACE}/{name}.new")
+        whole = {"gpus": self.state, "xid": self.xids, "version": self.driver}
+        self.machine.put(json.dumps(whole), f"{PLACE}/{name}.new")
         self.machine.run(["mv", f"{PLACE}/{name}.new", f"{PLACE}/{name}"])
 
     def card(self, index: int, **changes: object) -> None:

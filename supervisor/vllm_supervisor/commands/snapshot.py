@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.operations import FREE_WITHIN_S
 
 if TYPE_CHECKING:
     from .operations.served import Served
@@ -46,6 +47,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--timeout", type=float, default=3600.0, metavar="S", help="the command is killed after so long (%(default)g s)"
     )
+    parser.add_argument(
+        "--free-within",
+        type=float,
+        default=FREE_WITHIN_S,
+        metavar="S",
+        help="the GPUs must be free so long after the stop, or COMMAND is not run (%(default)g s)",
+    )
     add_follow(parser)
     parser.set_defaults(state_dir=None, runtime_dir=None)
 
@@ -60,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
         return _usage("give the command that makes the snapshot after `--`")
     if not args.timeout > 0:
         return _usage(f"--timeout must be above 0, not {args.timeout:g}")
+    if not args.free_within >= 0:
+        return _usage(f"--free-within must be 0 or more, not {args.free_within:g}")
     it = find_served(args)
     if isinstance(it, int):
         return it
@@ -68,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         "command": args.behind,
         "stop": not args.no_stop,
         "timeout_s": args.timeout,
+        "free_within_s": args.free_within,
         "manifest": str((args.manifest or _directory(it) / f"manifest-{stamp}.json").absolute()),
     }
     return operate(args, it, params, lambda: _foresee(it, stop=params["stop"]))

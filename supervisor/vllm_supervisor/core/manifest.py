@@ -89,4 +89,5 @@ def _short(value: Any) -> str:
         inner = ", ".join(f"{key} {_short(part)}" for key, part in value.items())
         return f"[{inner}]"
     text = str(value)
-    return text if len(text) <= 60 else f"{text[:12]}... ({len(text)} characters)"
+    # A hash says nothing; the name of a card does.
+    return text if len(text) <= 60 or " " in text else f"{text[:12]}... ({len(text)} characters)"

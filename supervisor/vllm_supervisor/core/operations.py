@@ -13,6 +13,9 @@ UNIT_NAME = re.compile(r"[A-Za-z0-9:_.-]{1,200}")
 SUCCESSES = 5
 """So many successful starts make the expected outage."""
 
+FREE_WITHIN_S = 60.0
+"""So long after the stop may memory of the GPUs be held before a snapshot fails; an operator may say otherwise."""
+
 _CHECK = Step("check", "checking the configuration that the next start will use", Outcome.REFUSED)
 _AHEAD = Step("ahead", "reading the weights into memory while it still serves", Outcome.PREPARE_FAILED)
 _WAIT = Step("wait", "waiting until it can answer", Outcome.DOWN, after="restart")

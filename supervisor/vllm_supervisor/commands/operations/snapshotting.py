@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.core.manifest import manifest
+from vllm_supervisor.core.operations import FREE_WITHIN_S
 from vllm_supervisor.core.words import duration
 
 from .ahead import Ahead
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .runner import Doer, Say
     from .served import Served
 
-FREE_WITHIN_S = 60.0
+EVERY_S = 1.0
 SHOWN_LINES = 20
 LIVING = "SNAPSHOT_MANIFEST"
 """The variable in which the command finds the manifest."""
@@ -37,7 +38,7 @@ class Snapshotting:
 
     Args:
         it: The instance.
-        journal: The record; its head has `command`, `stop`, `manifest` and `timeout_s`.
+        journal: The record; its head has `command`, `stop`, `manifest`, `timeout_s` and `free_within_s`.
     """
 
     def __init__(self, it: Served, journal: StepsJournal) -> None:
@@ -55,22 +56,23 @@ class Snapshotting:
         view = view_of(self.it.instance())
         if view.device != "cuda":
             return "this instance uses no GPU"
-        until = time.monotonic() + FREE_WITHIN_S
+        # An operation that another version of ours began has no such parameter.
+        patience = float(self.params.get("free_within_s", FREE_WITHIN_S))
+        until = time.monotonic() + patience
         while True:
             seen = read_once()
             if seen is None:
                 return "no driver answers, so the GPUs are not checked"
-            pids = [pid for gpu in seen.gpus for pid, _ in gpu.processes] if view.weights == "held" else []
-            holders = gpu_holders(pids)
+            holders = gpu_holders(pid for gpu in seen.gpus for pid, _ in gpu.processes)
             held = not_free(view, seen, holders)
             if not held and weights_pids(view, holders):
                 return "every GPU is free but for the weights that their own unit holds"
             if not held:
                 return "every GPU is free"
             say(held)
-            if time.monotonic() > until:
-                raise StepError(held)
-            time.sleep(1.0)
+            if time.monotonic() >= until:
+                raise StepError(f"{duration(patience)} after the stop {held}")
+            time.sleep(EVERY_S)
 
     def sync(self, _: str, __: Say) -> str:
         """Everything that was written is on the disks."""

@@ -41,8 +41,9 @@ def not_free(view: EngineView, gpus: GpuObservation, holders: dict[int, Holder] 
         return f"the NVIDIA driver cannot reach {which}; see journalctl -k | grep Xid"
     for gpu in (_without_weights(view, gpu, holders or {}) for gpu in seen):
         if gpu.used_bytes > IDLE_BYTES:
-            who = ", ".join(f"pid {pid}" for pid, _ in gpu.processes) or "no process shows"
-            return f"GPU {gpu.index} still holds {size(gpu.used_bytes)} ({who})"
+            still = f"GPU {gpu.index} still holds {size(gpu.used_bytes)}"
+            by = _held(gpu, holders or {})
+            return f"{still}, held by {by}; stop that process" if by else f"{still}; no process shows; see nvidia-smi"
     return ""
 
 
