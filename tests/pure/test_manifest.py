@@ -44,3 +44,8 @@ def test_each_difference_is_a_line(part, told):
 def test_what_is_no_manifest_is_said(found):
     with pytest.raises(ManifestError):
         read_manifest(found)
+
+
+@pytest.mark.parametrize(("old", "new", "told"), [(0.6, 2.0, 0), (0.6, 12.0, 1), (523.0, 700.0, 0), (523.0, 900.0, 1)])
+def test_a_start_that_is_seconds_longer_is_as_long_as_before(old, new, told):
+    assert len(differences({"last_start": {"ready_after_s": old}}, {"last_start": {"ready_after_s": new}})) == told

@@ -39,7 +39,7 @@ def cards(kimi: Service) -> Cards:
     cards.state[1] = {"memory_used": HELD, "processes": [[stranger, HELD]]}
     cards.write("held.json")
     cards.state[1] = {}
-    swap = f"cp {PLACE}/held.json {PLACE}/now.json && mv {PLACE}/now.json {PLACE}/gpus.json"
+    swap = f"cp -p {PLACE}/held.json {PLACE}/now.json && mv {PLACE}/now.json {PLACE}/gpus.json"
     kimi.override(f"[Service]\nExecStopPost=+/bin/sh -c '{swap}'\n")
     assert kimi.start().returncode == 0, kimi.journal()
     return cards

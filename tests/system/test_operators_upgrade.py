@@ -27,7 +27,6 @@ def kimi(service: Service) -> Iterator[Service]:
     standin.remove(service)
 
 
-@pytest.mark.long
 def test_a_version_that_serves_is_switched_to_and_the_old_one_is_the_way_back(kimi: Service) -> None:
     kill_at(kimi, "install begun", "switch begun", "wait begun")
     done = vsup(kimi, "upgrade", "kimi", "--vllm", "0.32.1", "--pip-args", PIP, timeout=200)
@@ -47,7 +46,6 @@ def test_a_version_that_serves_is_switched_to_and_the_old_one_is_the_way_back(ki
     assert link(kimi) == "/opt/vllm-0.32.0"
 
 
-@pytest.mark.long
 def test_a_version_that_fails_is_left_again_and_its_incident_kept(kimi: Service) -> None:
     done = vsup(kimi, "upgrade", "kimi", "--vllm", "0.33.0", "--pip-args", PIP, timeout=200)
     assert done.returncode == 18, done.stderr
@@ -60,7 +58,6 @@ def test_a_version_that_fails_is_left_again_and_its_incident_kept(kimi: Service)
     assert kimi.machine.run("ls /opt/vllm-0.33.0/bin/vllm").stdout
 
 
-@pytest.mark.long
 def test_a_version_that_does_not_exist_stops_nothing(kimi: Service) -> None:
     before = kimi.show("MainPID")
     done = vsup(kimi, "upgrade", "kimi", "--vllm", "9.9.9", "--pip-args", PIP, timeout=120)

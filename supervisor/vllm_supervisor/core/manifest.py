@@ -8,6 +8,8 @@ from typing import Any
 from .words import duration
 
 FORMAT = 1
+LONGER_S = 10.0
+"""A start that took no more than this longer took as long as before."""
 _SECTIONS = ("versions", "packages", "configuration", "units", "checkpoint", "gpus")
 _FIGURES = ("weights_gib", "kv_cache_gib", "kv_cache_tokens", "kv_cache_dtype", "attention_backend")
 
@@ -70,10 +72,10 @@ def _between(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Figures of the last starts; the length of a load counts from half as much again."""
+    """Figures of the last starts; the length of a load counts from half as much again, seconds do not."""
     lines = []
     old, new = before.get("ready_after_s"), now.get("ready_after_s")
-    if old and new and new > 1.5 * old:
+    if old and new and new > max(1.5 * old, old + LONGER_S):
         lines.append(f"last_start: it took {duration(new)}, it was {duration(old)}")
     a, b = before.get("figures") or {}, now.get("figures") or {}
     lines += [
