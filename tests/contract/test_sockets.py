@@ -10,7 +10,9 @@ import sys
 
 import pytest
 
-from vllm_supervisor.adapters.sockets import connections, holder, listeners
+from vllm_supervisor.adapters import sock_diag, sockets
+from vllm_supervisor.adapters.sockets import holder, listeners
+from vllm_supervisor.daemon.watch import connected
 
 LISTEN = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); sys.stdin.read()"
 
@@ -25,8 +27,9 @@ def other():
     child.stdout.close()
 
 
+@pytest.mark.parametrize("connections", [sock_diag.connections, sockets.connections], ids=["kernel", "proc"])
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_connections_are_counted_from_the_servers_side(family, host):
+def test_connections_are_counted_from_the_servers_side(family, host, connections):
     with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
         assert len(listeners(port)) == 1
@@ -37,6 +40,27 @@ def test_connections_are_counted_from_the_servers_side(family, host):
             assert client.getsockname()[1] != port
             accepted.close()
     assert listeners(port) == set()
+
+
+def test_more_connections_than_one_message_of_the_kernel_holds():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        ends = [end for _ in range(400) for end in (socket.create_connection(("127.0.0.1", port)), server.accept()[0])]
+        assert sock_diag.connections(port) == sockets.connections(port) == 400
+        for end in ends:
+            end.close()
+
+
+def test_where_the_kernel_does_not_answer_proc_does(monkeypatch):
+    monkeypatch.setattr(sock_diag, "_GETSOCK", 99)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            accepted, _ = server.accept()
+            with pytest.raises(OSError, match="does not tell of sockets"):
+                sock_diag.connections(port)
+            assert connected(port) == 1
+            accepted.close()
 
 
 def test_a_port_that_nobody_holds_has_no_holder(other):

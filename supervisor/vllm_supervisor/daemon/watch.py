@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_supervisor.adapters import shared_memory, sockets
+from vllm_supervisor.adapters import shared_memory, sock_diag, sockets
 from vllm_supervisor.core.counters import EngineCounters, read_counters
 from vllm_supervisor.core.events import Activity, Counted, Event, ProcessDied, Role
 from vllm_supervisor.core.gpu import GpuTable, engine_bytes
@@ -132,7 +132,7 @@ class Watch:
         files = _count_files(self._cache_dirs) if phase in LOADING else None
         linked = None
         if phase in SERVING and self._port:
-            linked = max(sockets.connections(self._port) - self.canaries, 0)
+            linked = max(connected(self._port) - self.canaries, 0)
         return replace(
             _gpu_activity(gpus, self.pids()),
             read_bytes=usage.read_bytes,
@@ -174,6 +174,14 @@ class Watch:
                 iterations=read.iterations,
             ),
         )
+
+
+def connected(port: int) -> int:
+    """How many connections the port has; /proc answers where the kernel may not be asked itself."""
+    try:
+        return sock_diag.connections(port)
+    except OSError:
+        return sockets.connections(port)
 
 
 def _gpu_activity(table: GpuTable | None, pids: frozenset[int]) -> Activity:
