@@ -6,6 +6,7 @@ import math
 import time
 from typing import Any
 
+from vllm_supervisor.core.account import account
 from vllm_supervisor.core.gpu_rows import TROUBLES
 
 GIB = 1 << 30
@@ -65,6 +66,7 @@ def _status(**changes: Any) -> dict[str, Any]:
         "eta_seconds": None,
         "phases": {**USUAL, "ready": 55.0},
         "expected": USUAL,
+        "account": [],
         "figures": {
             "engine_version": "0.32.0",
             "architecture": "KimiK25ForConditionalGeneration",
@@ -116,6 +118,7 @@ def ready() -> dict[str, Any]:
         status="Ready: 143.2 tokens/s generated, 512.0 read, 3 running, 1 waiting, context 131072",
         rates={"generation": 143.2, "prompt": 512.0},
         requests={"running": 3.0, "waiting": 1.0, "kv_usage": 0.31},
+        account=account(USUAL, USUAL, {"checkpoint_bytes": 540 * GIB, "disk_bytes_per_second": 2.1 * GIB}),
         liveness={"last_proof_seconds": 0.4, "proof": "tokens", "hung": False, "canary_failures": 0},
         smoke={"passed": True, "verdict": "right: 'The capital of France is Paris.'", "seconds": 6.1},
     )
@@ -147,6 +150,9 @@ def waiting() -> dict[str, Any]:
         phases={"preflight": 1.0, "waiting": 7.0},
         figures={},
         engine={"pid": None, "alive": False, "processes": {}},
+        neighbours=[
+            {"needs": {"name": "embed", "metrics": "127.0.0.1:9478"}, "page": {"status": "Ready: 12.4 tokens/s"}}
+        ],
         last_failure="nccl-error: unhandled cuda error in the first all-reduce",
         gpus=gpus(0.0, 88.0, 0.0),
     )

@@ -68,7 +68,8 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_inline(name):
         assert not {key for key in attrs if key.startswith("on") or key == "style"}, (tag, attrs)
         for key in ("src", "href"):
             if key in attrs:
-                assert re.match(r"/[a-z.]+$|#main$|data:,$", str(attrs[key])), attrs
+                other = tag == "a" and attrs[key] == "http://127.0.0.1:9478/"  # the page of another instance
+                assert other or re.match(r"/[a-z.]+$|#main$|data:,$", str(attrs[key])), attrs
     assert "'unsafe" not in POLICY
     assert b"url(" not in CSS
     assert b"http" not in SCRIPT

@@ -43,6 +43,9 @@ CONTRAST = """
 async def test_it_fits_and_can_be_read_in_every_situation_width_and_tone():
     with served() as port:
         async with browser() as tab:
+            for name in SITUATIONS:  # the narrowest window of WCAG 2 (1.4.10), or a desk's at 400 %
+                await tab.look(f"http://127.0.0.1:{port}/{name}", width=320)
+                assert await tab.value("document.documentElement.scrollWidth") <= 320, name
             for name, width, dark in itertools.product(SITUATIONS, WIDTHS.values(), (False, True)):
                 await tab.look(f"http://127.0.0.1:{port}/{name}", width=width, dark=dark)
                 where = f"{name} at {width}, {'dark' if dark else 'light'}"

@@ -101,7 +101,7 @@ def _start(status: Mapping[str, Any]) -> tuple[str, str]:
     return "start", (
         f"<h2>Start</h2>{_progress(status)}{attempt}"
         + (f'<p class="note">So far {_text(late)}.</p>' if late else "")
-        + "".join(f'<p class="note">{_text(said)}</p>' for said in status.get("account") or [])
+        + "".join(f'<p class="figures">{_text(said)}</p>' for said in status.get("account") or [])
         + '<table class="phases"><thead><tr><th scope="col">phase</th><th scope="col">took</th>'
         f'<th scope="col">usual</th><td></td></tr></thead><tbody>{lines}</tbody></table>'
     )
