@@ -38,7 +38,7 @@ def test_a_clearly_faster_way_is_recommended_with_its_setting_and_what_it_saves(
     assert "the disk itself gives 3.0 GiB/s" in said[1]
     assert said[2] == (
         "from memory, where the read-ahead and `vllm-supervisor warm` bring what fits, the default reads 4.0 GiB/s and "
-        "prefetch 3.0 GiB/s: change nothing where memory holds the weights"
+        "prefetch 3.0 GiB/s: where memory holds the weights, change nothing"
     )
     found[1] = Measured("prefetch", 2 * GIB, 3.5 * GIB)
     assert advice(3 * GIB, found, 100 << 30)[2].endswith(" bring what fits, prefetch reads 3.5 GiB/s")
@@ -50,6 +50,15 @@ def test_a_little_faster_is_no_reason_to_change():
         "the default is as good as any for 100.0 GiB: 1.0 GiB/s from the disk; leave it",
         "the disk itself gives no more: only a faster one would help",
     ]
+
+
+def test_a_way_that_is_faster_from_memory_alone_is_told_when_it_saves_time():
+    found = [Measured("default", GIB, 2 * GIB), Measured("prefetch", GIB, 4 * GIB)]
+    assert advice(None, found, 540 << 30)[1] == (
+        "from memory, where the read-ahead and `vllm-supervisor warm` bring what fits, prefetch reads 4.0 GiB/s and the "
+        'default 2.0 GiB/s: where memory holds the weights, set in [engine.args] safetensors-load-strategy = "prefetch"'
+    )
+    assert advice(None, found, 3 << 30)[1].endswith("bring what fits, the default reads 2.0 GiB/s")
 
 
 def test_neither_a_small_sample_nor_less_than_a_second_is_a_reason_to_change():
@@ -113,7 +122,7 @@ def test_reading_ahead_does_not_help_a_way_past_the_page_cache():
         "the disk itself gives 3.0 GiB/s",
         (
             "from memory, where the read-ahead and `vllm-supervisor warm` bring what fits, the default reads 4.0 GiB/s "
-            "and runai_streamer 2.0 GiB/s: change nothing where memory holds the weights"
+            "and runai_streamer 2.0 GiB/s: where memory holds the weights, change nothing"
         ),
     ]
     assert len(advice(3 * GIB, found[1:], 100 << 30, "runai_streamer")) == 2

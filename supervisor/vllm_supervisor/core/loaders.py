@@ -130,24 +130,25 @@ def advice(
             if share >= NEAR
             else f"the disk itself gives {size(disk)}/s{used}"
         )
-    return [*said, *_from_memory(best, found, changes=best is not base)]
+    return [*said, *_from_memory(base, best, found, total)]
 
 
-def _from_memory(best: Measured, found: Sequence[Measured], *, changes: bool) -> list[str]:
-    """What the page cache gives, which is where the read-ahead puts what fits: it may speak against a change."""
+def _from_memory(base: Measured, best: Measured, found: Sequence[Measured], total: int) -> list[str]:
+    """What the page cache gives, where the read-ahead puts what fits: another way may be the better one there."""
     warm = [one for one in found if one.warm and not _way(one.name).direct]
     if not warm:
         return []
     fastest = max(warm, key=lambda one: one.warm or 0.0)
-    ours = best.warm or 0.0
-    if ours and (fastest.warm or 0.0) < ours * WORTH:
-        fastest = best
+    rate, ours = fastest.warm or 1.0, best.warm or 1.0
+    if best in warm and (rate < ours * WORTH or total / ours - total / rate < WORTH_S):
+        fastest, rate = best, ours
     said = (
-        f"from memory, where the read-ahead and `vllm-supervisor warm` bring what fits, {_named(fastest)} reads "
-        f"{size(fastest.warm or 0)}/s"
+        "from memory, where the read-ahead and `vllm-supervisor warm` bring what fits, "
+        f"{_named(fastest)} reads {size(rate)}/s"
     )
-    if fastest is not best and changes:
-        said += f" and {_named(best)} {size(ours)}/s: change nothing where memory holds the weights"
+    if fastest is not best:
+        how = "change nothing" if fastest is base else _change(_way(base.name), _way(fastest.name))
+        said += f" and {_named(best)} {size(ours)}/s: where memory holds the weights, {how}"
     return [said]
 
 
