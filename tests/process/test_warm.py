@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import sys
 import tempfile
@@ -97,9 +98,11 @@ def test_an_administrator_with_a_closed_umask_makes_nothing_that_the_service_can
 
 def test_a_cache_that_this_engine_never_fills_is_not_told_as_missing(instance):
     def names():
-        return {row["name"] for row in json.loads(verb("warm", instance, "--json").out)["caches"]}
+        return {row["name"]: row["path"] for row in json.loads(verb("warm", instance, "--json", **nobody).out)["caches"]}
 
+    nobody = {"USER": "", "LOGNAME": "", "LNAME": "", "USERNAME": "", "TMPDIR": "/tmp"}
     assert "torch-compile" in names()
+    assert names()["torch-inductor"] == f"/tmp/torchinductor_{pwd.getpwuid(os.getuid()).pw_name}"
     instance.write_text(instance.read_text().replace("[engine.args]\n", "[engine.args]\nenforce-eager = true\n"))
     assert "enforce-eager" in instance.read_text()
     assert "torch-compile" not in names()

@@ -20,10 +20,16 @@ DISK = {"checkpoint_bytes": 60 * GIB, "readahead_bytes": 60 * GIB, "disk_bytes_p
 def test_the_longest_phases_come_first_with_what_is_usual():
     (said,) = account(PHASES, {"compiling": 28.0}, {})
     assert said == (
-        "1 min 50 s: loading-weights 1 min, compiling 30 s (usually 28 s), launching 10 s, everything else 10 s."
+        "1 min 51 s: loading-weights 1 min, compiling 30 s (usually 28 s), launching 10 s, everything else 11 s."
     )
     assert account({}, {}, DISK) == account({"ready": 3.0}, {}, DISK) == []
     assert account({"launching": 2.0}, {}, {}) == ["2.0 s: launching 2.0 s."]
+
+
+def test_waiting_is_a_part_of_what_a_start_takes():
+    (said,) = account({"waiting": 600.0, "launching": 10.0}, {}, {})
+    assert said == "10 min 10 s: waiting 10 min, launching 10 s."
+    assert brief({"waiting": 600.0, "launching": 10.0}, {}) == "most of it waiting, 10 min"
 
 
 @pytest.mark.parametrize(

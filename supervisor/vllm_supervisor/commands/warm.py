@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import getpass
 import json
 import os
 import sys
@@ -51,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
     unit, active = unit_seen(instance.name, place.config_path)
     environment = {**os.environ, **unit, **instance.configured_env()}
+    # PyTorch names a directory by the user, by the account where no variable tells it.
+    environment["USER"] = environment.get("USER") or getpass.getuser()
     document: dict[str, Any] = {"instance": instance.name}
     with _showing() as say:
         document["modules"] = _modules(instance, environment, say)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from .overview import COMPARED, medians
-from .phases import LOADING, Phase
+from .phases import BEFORE_ENGINE, LOADING, Phase
 from .words import duration, size
 
 SHOWN: Final = 3
@@ -131,7 +131,7 @@ def _limit(spent: Mapping[str, float], figures: Mapping[str, Any], rate: float |
 
 
 def _spent(phases: Mapping[str, float]) -> dict[str, float]:
-    loading = {phase.value for phase in LOADING}
+    loading = {phase.value for phase in BEFORE_ENGINE | LOADING}
     return {name: seconds for name, seconds in phases.items() if name in loading and seconds > 0}
 
 

@@ -41,7 +41,7 @@ def caches(environment: Mapping[str, str], device: str = "cuda", *, eager: bool 
     root = environment.get("VLLM_CACHE_ROOT") or f"{base}/vllm"
     flashinfer = environment.get("FLASHINFER_WORKSPACE_BASE") or home
     temporary = environment.get("TMPDIR") or "/tmp"  # noqa: S108 - where PyTorch looks, not where we write
-    user = environment.get("USER") or environment.get("LOGNAME") or "vllm"
+    user = environment.get("LOGNAME") or environment.get("USER") or "vllm"
 
     def at(default: str, variable: str = "") -> str:
         return environment.get(variable) or default
