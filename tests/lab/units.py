@@ -46,7 +46,9 @@ UNITS = {
         "DESCRIPTION": "Weights of kimi, held on the GPUs",
         "INSTANCE": "kimi",
         "MOUNTS": f"/opt/vllm {MODEL}",
-        "EXTRA": f"{HOLDS.replace('NAME', 'kimi-weights')}Before=kimi.service\n",
+        "EXTRA": "# The same weights under their other name would take the same GPUs a second time.\n"
+        "Conflicts=vllm-weights@kimi.service\n"
+        f"{HOLDS.replace('NAME', 'kimi-weights')}Before=kimi.service\n",
         "WEIGHTS": " --weights",
         "RELOAD": RELOAD.replace("@INSTANCE@", "@OWN@"),
         "OWN": "kimi-weights",

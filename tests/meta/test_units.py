@@ -32,7 +32,7 @@ def settings(name: str) -> dict[str, list[str]]:
 def test_the_committed_unit_is_what_the_template_gives(name: str) -> None:
     assert (UNITS / name).read_text() == render(name), "run `make units`"
     assert "@" not in re.sub(
-        r"(?m)^#.*|vllm@kimi\.service|modprobe@nvidia_uvm\.service|vllm(-weights)?@(%i|NAME)(\.service)?|[@~]+(system-service|privileged)",
+        r"(?m)^#.*|vllm(-weights)?@kimi\.service|modprobe@nvidia_uvm\.service|vllm(-weights)?@(%i|NAME)(\.service)?|[@~]+(system-service|privileged)",
         "",
         render(name),
     )
@@ -126,6 +126,11 @@ def test_the_unit_of_the_weights_differs_only_where_it_must(name: str, serves: s
         holder.pop(key, None)
         engine.pop(key, None)
     assert holder == engine
+
+
+def test_either_name_of_the_same_instance_excludes_the_other() -> None:
+    assert settings("kimi.service")["Conflicts"] == ["vllm@kimi.service"]
+    assert settings("kimi-weights.service")["Conflicts"] == ["vllm-weights@kimi.service"]
 
 
 def test_the_unit_that_fetches_is_wanted_and_nothing_waits_for_it() -> None:

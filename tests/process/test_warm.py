@@ -98,7 +98,9 @@ def test_an_administrator_with_a_closed_umask_makes_nothing_that_the_service_can
 
 def test_a_cache_that_this_engine_never_fills_is_not_told_as_missing(instance):
     def names():
-        return {row["name"]: row["path"] for row in json.loads(verb("warm", instance, "--json", **nobody).out)["caches"]}
+        return {
+            row["name"]: row["path"] for row in json.loads(verb("warm", instance, "--json", **nobody).out)["caches"]
+        }
 
     nobody = {"USER": "", "LOGNAME": "", "LNAME": "", "USERNAME": "", "TMPDIR": "/tmp"}
     assert "torch-compile" in names()

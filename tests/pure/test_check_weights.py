@@ -141,7 +141,10 @@ def test_a_plan_says_what_held_weights_cost_and_rule_out():
 @pytest.mark.parametrize(
     ("held", "sentence"),
     [
-        (HeldSeen("kimi-weights"), "kimi-weights is not running; the engine waits 300 s for them: start kimi-weights"),
+        (
+            HeldSeen("kimi-weights"),
+            "kimi-weights is not running; the engine waits 300 s for them: start kimi-weights or vllm-weights@kimi, see ",
+        ),
         (HeldSeen("kimi-weights", running=True), "kimi-weights does not hold all weights yet; the engine waits 300 s"),
         (
             HeldSeen("kimi-weights", running=True, ready=True, differing=("dtype", "model")),

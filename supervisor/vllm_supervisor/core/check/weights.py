@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from vllm_supervisor.core.engineflags import canonical
-from vllm_supervisor.core.held import LONGEST_DIRECTORY, SINCE
+from vllm_supervisor.core.held import LONGEST_DIRECTORY, SINCE, units_of
 from vllm_supervisor.core.heldfit import HeldSeen
 from vllm_supervisor.core.plan import engine as engine_facts
 
@@ -49,7 +49,7 @@ def check_weights(
         )
     if view.weights == "holder":
         return found
-    found += _held(held)
+    found += _held(held, view.name)
     extra = _extra(view, options)
     directory = str((extra or {}).get("socket_dir") or "")
     if len(directory.encode()) > LONGEST_DIRECTORY:
@@ -76,13 +76,14 @@ def check_weights(
     return found
 
 
-def _held(held: HeldSeen | None) -> list[Finding]:
+def _held(held: HeldSeen | None, name: str) -> list[Finding]:
     """The unit that holds the weights, as it stands now: it may still come, so this is no refusal."""
     if held is None:
         return []
     if not held.ready:
         seen = f"{held.name} {'does not hold all weights yet' if held.running else 'is not running'}"
-        remedy = f"the engine waits {WAITS_S} s for them: start {held.name}, see `vllm-supervisor status {held.name}`"
+        units = " or ".join(unit.removesuffix(".service") for unit in units_of(name))
+        remedy = f"the engine waits {WAITS_S} s for them: start {units}, see `vllm-supervisor status {held.name}`"
         return [warn("weights", seen, remedy)]
     if held.differing:
         seen = f"{held.name} holds weights of other settings ({', '.join(held.differing)}), which the engine may refuse"
