@@ -103,8 +103,9 @@ def test_a_cache_that_this_engine_never_fills_is_not_told_as_missing(instance):
         }
 
     nobody = {"USER": "", "LOGNAME": "", "LNAME": "", "USERNAME": "", "TMPDIR": "/tmp"}
-    assert "torch-compile" in names()
-    assert names()["torch-inductor"] == f"/tmp/torchinductor_{pwd.getpwuid(os.getuid()).pw_name}"
+    compiles = names()
+    assert "torch-compile" in compiles
+    assert compiles["torch-inductor"] == f"/tmp/torchinductor_{pwd.getpwuid(os.getuid()).pw_name}"
     instance.write_text(instance.read_text().replace("[engine.args]\n", "[engine.args]\nenforce-eager = true\n"))
     assert "enforce-eager" in instance.read_text()
     assert "torch-compile" not in names()
