@@ -49,26 +49,25 @@ class Prometheus:
         program = ["/usr/bin/prometheus", f"--config.file={PLACE}/prometheus.yml"]
         program += [f"--storage.tsdb.path={PLACE}/data", f"--web.listen-address=127.0.0.1:{PORT}"]
         machine.run(["systemd-run", f"--unit={UNIT}", "--collect", *program])
+        # It answers 503 while it reads its files.
+        self.service.wait("Prometheus is ready", lambda: self.service.get("/-/ready", PORT)[0] == 200, 60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.service.machine.run(f"systemctl stop {UNIT}; rm -rf {PLACE}", check=False, timeout=60)
 
     def ask(self, what: str, **arguments: str) -> Any:
-        """One call of the API; None while there is no answer."""
+        """One call of the API; a query that Prometheus refuses fails the test."""
         given = [word for name, value in arguments.items() for word in ("--data-urlencode", f"{name}={value}")]
         url = f"http://127.0.0.1:{PORT}/api/v1/{what}"
-        done = self.service.machine.run(["curl", "-s", "-m", "20", "--get", *given, url], check=False)
-        if done.returncode or not done.stdout:
-            return None
+        done = self.service.machine.run(["curl", "-s", "-m", "20", "--get", *given, url])
         answer = json.loads(done.stdout)
         assert answer["status"] == "success", (arguments, answer)
         return answer["data"]
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         """The series that a query gives now."""
-        data = self.ask("query", query=expr)
-        return list(data["result"]) if data else []
+        return list(self.ask("query", query=expr)["result"])
 
     def until(self, expr: str, timeout: float = 60.0) -> list[dict[str, Any]]:
         """What a query gives, once it gives something."""
@@ -78,8 +77,7 @@ class Prometheus:
         """All rules, once each of them was evaluated."""
 
         def evaluated() -> list[dict[str, Any]]:
-            data = self.ask("rules")
-            rules = [rule for group in data["groups"] for rule in group["rules"]] if data else []
+            rules = [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
             return rules if all(rule["health"] != "unknown" for rule in rules) else []
 
         return list(self.service.wait("all rules evaluated", evaluated, 60))
