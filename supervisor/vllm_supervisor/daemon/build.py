@@ -139,6 +139,8 @@ def build(
         gpu_table=gpus.table,
         machine_gpus=gpus.machine,
         alive=lambda: supervisor.state.engine_alive,
+        helpers=processes.helpers,
+        helpers_killed=lambda: parts.reading.killed,
         log=outlets.log,
     )
     watch = Watch(

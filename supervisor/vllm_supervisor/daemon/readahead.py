@@ -61,6 +61,8 @@ class Reading:
         self._task: asyncio.Task[None] | None = None
         self._mark: int | None = None
         self.report = Report()
+        self.killed = 0
+        """How many helpers were ended by SIGKILL; the kernel is to take them before the engine."""
 
     def begin(self, model: str, began: float) -> None:
         """The engine was launched: read what it will load.
@@ -96,6 +98,7 @@ class Reading:
             found = await asyncio.to_thread(locate, order.model, {**os.environ, **self._environment}, revision)
             self._client = client
             await client.run(replace(order, model=str(found)), self._heard)
+            self.killed += client.killed
         except Exception as problem:  # noqa: BLE001 - a bug here must not end the load that it was to help
             self._heard(replace(self.report, doing=Doing.FAILED, why=f"{type(problem).__name__}: {problem}"))
         finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.adapters.kernel_log import KernelLine, KernelLog
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 EVIDENCE = 200
 LAST_WORD_S = 0.5
 """After the engine's main process was killed, so long the kernel may still say that it was the killer."""
+WHOSE_S = 1.0
+"""After the kernel has killed for memory, so long the end of the victim may take to be known."""
 
 
 class Witness:
@@ -44,6 +47,8 @@ class Witness:
         gpu_table: What is known now of the GPUs that the engine may use.
         machine_gpus: How many GPUs the machine has.
         alive: Whether the engine runs; what happens before and after is evidence and no fault of it.
+        helpers: Pids of our own helpers while they live. The kernel takes the one that reads ahead before the engine.
+        helpers_killed: How many of them were killed so far.
 
     Attributes:
         evidence: (source, line), the last ones.
@@ -59,6 +64,8 @@ class Witness:
         gpu_table: Callable[[], GpuTable | None],
         machine_gpus: Callable[[], int],
         alive: Callable[[], bool],
+        helpers: AbstractSet[int],
+        helpers_killed: Callable[[], int],
         log: structlog.typing.FilteringBoundLogger,
     ) -> None:
         self._put = put
@@ -67,7 +74,10 @@ class Witness:
         self._machine_gpus = machine_gpus
         self._alive = alive
         self._log = log
+        self._helpers, self._helpers_killed = helpers, helpers_killed
         self._killed = counter.read()
+        self._counted: Cause | None = None
+        self._grown = self._helpers_known = 0
         self._xids: dict[tuple[str, int], int] = {}
         self._gpus: set[str] = set()
         self._proved = asyncio.Event()
@@ -87,13 +97,19 @@ class Witness:
         """Pass an event on; before a death everything that may explain it."""
         if isinstance(event, (ProcessDied, EngineExited)):
             self._look_at_memory()
+            if self._counted is not None:
+                self._fault(self._counted)
+                self._counted, self._grown = None, 0
             self._look_at_gpus()
         if isinstance(event, EngineExited) and event.status in KILLED_STATUSES and self.kernel.pid is not None:
-            task = asyncio.get_running_loop().create_task(self._put_late(event))
-            self._late.add(task)
-            task.add_done_callback(self._late.discard)
+            self._later(self._put_late(event))
             return
         self._put(event)
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
 
     async def _put_late(self, event: Event) -> None:
         with contextlib.suppress(TimeoutError):
@@ -111,10 +127,26 @@ class Witness:
         if now is None:
             return  # nobody counts, or this look failed: what is known stays, so that the next look tells the growth
         cause = oom_counted(self._killed, now)
-        self._killed = now
         if cause is not None:
             self.evidence.append(("cgroup", cause.evidence))
+            self._grown += now - (self._killed or 0)
+            self._counted = cause
+            self._later(self._whose(cause))
+        elif self._counted is None:
+            self._helpers_known = self._helpers_killed()
+        self._killed = now
+
+    async def _whose(self, cause: Cause) -> None:
+        """The counter does not say whom the kernel killed: unless the engine loses a process, it may be a helper."""
+        await asyncio.sleep(WHOSE_S)
+        if self._counted is not cause:
+            return
+        before, self._helpers_known = self._helpers_known, self._helpers_killed()
+        grown, self._counted, self._grown = self._grown, None, 0
+        if self._helpers_known - before < grown:
             self._fault(cause)
+        else:
+            self._log.warning("the kernel killed the helper that reads ahead: memory is short; the engine goes on")
 
     def _look_at_gpus(self) -> None:
         table = self._gpu_table()
@@ -143,6 +175,8 @@ class Witness:
             cause = xid_cause(found.gpu, found.xid, evidence)
             if cause is not None and not xid_is_ours(found, self.pids, all_gpus=self._uses_all_gpus()):
                 cause = None
+        elif found.pid in self._helpers:
+            cause = None
         else:
             cause = oom_cause(found, evidence, self.pids, self._counter.cgroup)
         if cause is not None:

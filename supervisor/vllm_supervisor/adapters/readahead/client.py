@@ -45,6 +45,7 @@ class ReadAhead:
         report: The last one.
         pid: The helper's while it lives; not a part of the engine.
         started_pid: The same, also when it is gone; 0 before.
+        killed: It was ended by SIGKILL while it read: by the kernel, for memory, or by a person.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ReadAhead:
         self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, roots))
         self._told: tuple[float, float] | None = None
         self._stdin: int | None = None
+        self.killed = False
 
     def engine_at(self, done: float, total: float) -> None:
         """Tell the helper the engine's bar; without waiting for it."""
@@ -110,6 +112,7 @@ class ReadAhead:
                 self.pid = None
         if self.report.doing is not Doing.OFF:
             how = process.returncode or 0
+            self.killed = how == -signal.SIGKILL
             why = f"its helper was ended by {signal.Signals(-how).name}" if how < 0 else f"its helper ended with {how}"
             self.report = replace(self.report, doing=Doing.FAILED, why=why, rate=None)
         elif not self.report.why:
