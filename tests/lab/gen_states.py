@@ -24,6 +24,8 @@ WORDS = {
     "PreflightDone/refused": "the check refused",
     "PreflightDone/ahead": "another instance loads first",
     "Turn": "its turn to load",
+    "Peers/admitted": "all nodes are there",
+    "Peers/fate": "all nodes end",
     "LaunchFailed": "it cannot be executed",
     "Output/line": "the readiness line",
     "Probed/healthy": "/health answers",

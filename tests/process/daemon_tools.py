@@ -30,13 +30,14 @@ def running(
     *,
     args: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
+    prefix: tuple[str, ...] = (),
     **tables: Any,
 ) -> Iterator[Daemon]:
     """A daemon with a fake engine in `folder`; its segments and processes are gone afterwards."""
     folder.mkdir(exist_ok=True)
     (folder / "notify").unlink(missing_ok=True)
     config = write_config(folder, fake, **{**NO_SMOKE, **tables})
-    with Patient(config, folder, args=args, env=env) as daemon:
+    with Patient(config, folder, args=args, env=env, prefix=prefix) as daemon:
         yield daemon
 
 

@@ -99,6 +99,7 @@ class Daemon:
         args: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
         notify: bool = True,
+        prefix: tuple[str, ...] = (),
     ) -> None:
         self.tmp_path, self.config = tmp_path, config
         self.settings = tomllib.loads(config.read_text())
@@ -109,7 +110,7 @@ class Daemon:
         self.state, self.runtime = tmp_path / "state", tmp_path / "run"
         self.notify = NotifySocket(tmp_path / "notify", self.out, self.err) if notify else None
         self.mark = f"FAKE_ENGINE={tmp_path / 'fake.json'}"
-        self.args, self.extra = args, env or {}
+        self.args, self.extra, self.prefix = args, env or {}, prefix
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
@@ -129,7 +130,8 @@ class Daemon:
             **({"NOTIFY_SOCKET": str(self.notify.path)} if self.notify else {}),
             **self.extra,
         }
-        command = [sys.executable, "-m", "vllm_supervisor", "run", "--config", str(self.config), *self.args]
+        program = [*self.prefix, sys.executable, "-m", "vllm_supervisor"]
+        command = [*program, "run", "--config", str(self.config), *self.args]
         with self.out.open("ab") as out, self.err.open("ab") as err:
             self.process = subprocess.Popen(
                 command,

@@ -18,6 +18,9 @@ EVENTS = {
     "PreflightDone/ahead": ev.PreflightDone(ahead="kimi to finish loading (shard 3 of 9)"),
     "Turn": ev.Turn(),
     "Turn/ahead": ev.Turn("kimi to finish loading (shard 4 of 9)"),
+    "Peers": ev.Peers(missing="node 2 of 2"),
+    "Peers/admitted": ev.Peers(admitted=True, up=True),
+    "Peers/fate": ev.Peers(admitted=True, fate=Cause("node-lost", summary="node 2 of 2 is gone")),
     "Launched": ev.Launched(PID),
     "LaunchFailed": ev.LaunchFailed(Cause("engine-not-executable", summary="no such file")),
     "Output/compiling": seen(Phase.COMPILING),
@@ -50,7 +53,7 @@ LATE = 2000.0
 """`Tick/late` comes after every deadline and budget."""
 
 LETTERS = {
-    "P": fx.Preflight, "a": fx.AwaitTurn, "L": fx.Launch, "p": fx.Probe, "R": fx.ReadCounters, "C": fx.Canary, "Q": fx.Smoke,
+    "P": fx.Preflight, "a": fx.AwaitTurn, "n": fx.AwaitNodes, "L": fx.Launch, "p": fx.Probe, "R": fx.ReadCounters, "C": fx.Canary, "Q": fx.Smoke,
     "T": fx.Terminate, "K": fx.KillEngine, "W": fx.Sweep, "I": fx.SaveIncident, "r": fx.NotifyReady,
     "s": fx.NotifyStopping, "x": fx.NotifyExtend, "w": fx.NotifyWatchdog, "o": fx.Reload, "l": fx.Log,
     "h": fx.RecordReady, "E": fx.Exit,

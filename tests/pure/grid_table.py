@@ -2,8 +2,8 @@
 
 A cell is `.` (nothing), or `phase:effects` with either part left out when it does not change or is
 empty. Phases are short (SHORT in grid_events.py), an effect is one letter (LETTERS there):
-P preflight, a await its turn, L launch, p probe, R read counters, C canary, Q smoke question, T SIGTERM, K SIGKILL, W sweep,
-I incident, r READY=1, s STOPPING=1, x EXTEND_TIMEOUT_USEC, o reload, l log, h history, E exit.
+P preflight, a await its turn, n await the nodes, L launch, p probe, R read counters, C canary, Q smoke question, T SIGTERM, K SIGKILL,
+W sweep, I incident, r READY=1, s STOPPING=1, x EXTEND_TIMEOUT_USEC, o reload, l log, h history, E exit.
 """
 
 TABLE = """
@@ -16,6 +16,9 @@ PreflightDone/refused | stop:lI    | .          | .             | .         | . 
 PreflightDone/ahead   | wait:lxa   | .          | .             | .         | .          | .           | .          | .
 Turn                  | .          | .          | launch:lLx    | .         | .          | .           | .          | .
 Turn/ahead            | .          | .          | :xa           | .         | .          | .           | .          | .
+Peers                 | .          | .          | .             | .         | .          | .           | .          | .
+Peers/admitted        | .          | .          | .             | .         | .          | .           | .          | .
+Peers/fate            | stop:lI    | stop:lI    | stop:lI       | stop:lI   | stop:lxI   | stop:lxI    | stop:lxI   | stop:lxI
 Launched              | .          | .          | .             | :x        | .          | .           | .          | .
 LaunchFailed          | .          | .          | .             | stop:lI   | .          | .           | .          | .
 Output/compiling      | .          | .          | .             | comp:x    | comp:x     | comp:x      | comp:x     | comp:x
@@ -51,6 +54,9 @@ PreflightDone/refused | .         | .               | .                | .      
 PreflightDone/ahead   | .         | .               | .                | .               | .           | .         | .
 Turn                  | .         | .               | .                | .               | .           | .         | .
 Turn/ahead            | .         | .               | .                | .               | .           | .         | .
+Peers                 | .         | .               | .                | .               | .           | .         | .
+Peers/admitted        | .         | .               | .                | .               | .           | .         | .
+Peers/fate            | stop:lxI  | stop:lxI        | stop:lxI         | stop:lxI        | stop:lxI    | stop:lsxI | stop:lsxI
 Launched              | .         | .               | .                | .               | .           | .         | .
 LaunchFailed          | .         | .               | .                | .               | .           | .         | .
 Output/compiling      | :x        | comp:x          | comp:x           | comp:x          | .           | .         | .
@@ -86,6 +92,9 @@ PreflightDone/refused | .               | .         | .              | .        
 PreflightDone/ahead   | .               | .         | .              | .                  | .               | .                | .       | .
 Turn                  | .               | .         | .              | .                  | .               | .                | .       | .
 Turn/ahead            | .               | .         | .              | .                  | .               | .                | .       | .
+Peers                 | .               | .         | .              | .                  | .               | .                | .       | .
+Peers/admitted        | .               | .         | .              | .                  | .               | .                | .       | .
+Peers/fate            | stop:lsxT       | stop:lxT  | .              | .                  | .               | .                | .       | .
 Launched              | .               | .         | .              | .                  | .               | .                | .       | .
 LaunchFailed          | .               | .         | .              | .                  | .               | .                | .       | .
 Output/compiling      | .               | .         | .              | .                  | .               | .                | .       | .
@@ -112,6 +121,43 @@ Swept/clean           | .               | .         | .              | .        
 Swept/alive           | .               | .         | .              | .                  | :KW             | :KW              | .       | .
 StoodStill            | :l              | :l        | :l             | :l                 | :l              | :l               | .       | .
 
+                      | waiting(nodes)
+Begin                 | .
+Tick                  | .
+Tick/late             | .
+PreflightDone         | .
+PreflightDone/refused | .
+PreflightDone/ahead   | .
+Turn                  | .
+Turn/ahead            | .
+Peers                 | :x
+Peers/admitted        | launch:lLx
+Peers/fate            | stop:lI
+Launched              | .
+LaunchFailed          | .
+Output/compiling      | .
+Output/line           | .
+Activity/grown        | .
+Probed/refused        | .
+Probed/healthy        | .
+Probed/answered       | .
+Probed/wrong          | .
+ProcessDied/worker    | .
+ProcessDied/other     | .
+EngineExited          | .
+Faulted               | stop:lI
+StopRequested         | stopped:sE
+ReloadRequested       | :l
+Counted/busy          | .
+Counted/idle          | .
+CanaryDone            | .
+CanaryDone/failed     | .
+SmokeDone             | .
+SmokeDone/failed      | .
+IncidentSaved         | .
+Swept/clean           | .
+Swept/alive           | .
+StoodStill            | :l
 """
 
 

@@ -138,6 +138,7 @@ STANDS = {
         ev.Begin(), after=PAUSE
     ),
     "waiting(turn)": lambda: Start().do(ev.Begin(), ev.PreflightDone(ahead="kimi to finish loading"), after=PAUSE),
+    "waiting(nodes)": lambda: Start(Policy(nnodes=2)).do(ev.Begin(), ev.PreflightDone(), after=PAUSE),
     "launching": lambda: Start().do(ev.Begin(), ev.PreflightDone(), after=PAUSE),
     "launching+": launched,
     **{

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from vllm_supervisor.core.neighbours import same_port
 from vllm_supervisor.core.readahead.amounts import parse_amount
 
+from .cluster import Cluster, refuse_contradictions
 from .questions import Smoke
 from .section import Command, Listen, Port, Positive, Seconds, Section
 
@@ -208,6 +209,7 @@ class Settings(Section):
     metrics: Metrics = Metrics()
     load: Load = Load()
     weights: Weights = Weights()
+    cluster: Cluster = Cluster()
     readiness: Readiness = Readiness()
     stall: Stall = Stall()
     retry: Retry = Retry()
@@ -227,6 +229,7 @@ class Settings(Section):
     def _held_by_the_same_program(self) -> Self:
         if self.weights.held and self.engine.command[-1] != "serve":
             raise ValueError("weights.held needs an engine.command that ends with `serve`: it becomes `preload`")
+        refuse_contradictions(self.cluster, self.engine.args, held=self.weights.held)
         return self
 
     @model_validator(mode="after")

@@ -21,6 +21,11 @@ class AwaitTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitNodes:
+    """Speak with the other nodes of the cluster from now on; answer with Peers, whenever there is news."""
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Start the engine; answer with Launched or LaunchFailed."""
 
@@ -123,6 +128,7 @@ class Exit:
 Effect = (
     Preflight
     | AwaitTurn
+    | AwaitNodes
     | Launch
     | Probe
     | ReadCounters

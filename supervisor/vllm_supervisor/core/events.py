@@ -62,6 +62,19 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Peers:
+    """How the other nodes of a cluster stand: whom is waited for, whether all are there, why all end.
+
+    `up` says to the head that the others live, and to the others that the model answers.
+    """
+
+    missing: str = ""
+    admitted: bool = False
+    up: bool = False
+    fate: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Launched:
     """The engine's main process runs."""
 
@@ -217,6 +230,7 @@ Event = (
     | Tick
     | PreflightDone
     | Turn
+    | Peers
     | Launched
     | LaunchFailed
     | Output

@@ -27,7 +27,7 @@ def line_seen(state: State, now: float) -> Result:
     state = state.saw(now, "the readiness line was read").enter(Phase.VERIFYING, now, state.deadline)
     state = replace(state, gates=replace(state.gates, line_at=now, probe_due=now))
     if state.gates.verified_at is not None:
-        return _maybe_ready(state, now)
+        return maybe_ready(state, now)
     return probe(state, now)
 
 
@@ -36,6 +36,7 @@ def wants_probe(state: State) -> bool:
     gates = state.gates
     return (
         state.phase in LOADING
+        and state.policy.node_rank == 0
         and state.engine_alive
         and state.dying is None
         and not gates.probing
@@ -80,16 +81,19 @@ def _healthy(state: State, event: Probed, now: float) -> Result:
     if event.outcome is ProbeOutcome.ANSWERED:
         gates = replace(gates, verified_at=now, seconds=event.seconds)
         # The wait for the first answer is a gap, too: budgets learn from it.
-        return _maybe_ready(replace(state, gates=gates).saw(now, "a request was answered"), now)
+        return maybe_ready(replace(state, gates=gates).saw(now, "a request was answered"), now)
     if event.outcome is ProbeOutcome.HEALTHY and not event.full and gates.line_at is not None:
         # The line came while /health was being asked: go on to the real request at once.
         return probe(replace(state, gates=replace(gates, probe_due=now)), now)
     return state, ()
 
 
-def _maybe_ready(state: State, now: float) -> Result:
+def maybe_ready(state: State, now: float) -> Result:
+    """READY, once every gate is open for one living engine, and for every node of a cluster."""
     gates = state.gates
     if gates.line_at is None or gates.verified_at is None or not state.engine_alive or state.dying is not None:
+        return state, ()
+    if state.policy.nnodes > 1 and not state.peers.up:
         return state, ()
     if state.policy.smoke == "require" and not gates.smoke_passed:
         if gates.smoke_asked:
@@ -101,7 +105,7 @@ def _maybe_ready(state: State, now: float) -> Result:
 def smoke_passed(state: State, now: float) -> Result:
     """The third gate is open."""
     state = replace(state, gates=replace(state.gates, smoke_passed=True)).saw(now, "the smoke test passed")
-    return _maybe_ready(state, now)
+    return maybe_ready(state, now)
 
 
 def _stranger(state: State, event: Probed) -> Cause:

@@ -37,6 +37,8 @@ class Policy:
         watchdog_s: WATCHDOG_USEC in seconds; None when systemd does not watch.
         engine_drains: The engine was given `--shutdown-timeout` and finishes requests on SIGTERM itself.
         accelerated: The engine runs on GPUs, so that power can prove life.
+        nnodes: So many machines serve the model together.
+        node_rank: Which of them this is; 0 is the head, and only it has a port.
     """
 
     budgets: Mapping[Phase, float] = field(default_factory=lambda: dict(DEFAULT_BUDGETS))
@@ -59,3 +61,5 @@ class Policy:
     hang_after_s: float = 60.0
     canary_every_s: float = 300.0
     accelerated: bool = True
+    nnodes: int = 1
+    node_rank: int = 0

@@ -100,6 +100,8 @@ def _shaped(raw: typing.Any, hint: typing.Any) -> typing.Any:
         return hint(raw)
     if hint is float and isinstance(raw, int):
         return float(raw)
+    if hint is int and isinstance(raw, str):
+        return int(raw)  # a key of JSON is text
     return raw
 
 

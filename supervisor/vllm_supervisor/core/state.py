@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from .causes import Cause
-from .events import Activity, SmokeDone
+from .events import Activity, Peers, SmokeDone
 from .facts import FigureName, Progress
 from .liveness import Life
 from .phases import Phase
@@ -91,6 +91,8 @@ class State:
         fault: Why this start is being ended; None for an ending that was asked for.
         stop_by: The signal that asked for the end; empty when nobody did.
         ahead: Whom this start lets finish loading, in a few words; empty when it waits for nobody.
+        peers: What was last heard of the other nodes.
+        gathering: The start waits for them.
         dying: A process of the engine that is gone, while its last words are awaited.
     """
 
@@ -122,6 +124,8 @@ class State:
     watchdog_at: float = float("-inf")
     warnings: tuple[str, ...] = ()
     ahead: str = ""
+    peers: Peers = field(default_factory=Peers)
+    gathering: bool = False
     survivors: tuple[str, ...] = ()
 
     def enter(self, phase: Phase, now: float, deadline: float | None = None) -> State:

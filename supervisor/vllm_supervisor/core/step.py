@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from . import ending, gates, loading, serving, standstill, turns
+from . import ending, gates, loading, nodes, serving, standstill, turns
 from .causes import Cause
-from .effects import Effect, Exit, Launch, Log, NotifyExtend, NotifyStopping, NotifyWatchdog, Preflight
+from .effects import Effect, Exit, Log, NotifyExtend, NotifyStopping, NotifyWatchdog, Preflight
 from .events import (
     Activity,
     Begin,
@@ -24,6 +24,7 @@ from .events import (
     Launched,
     LaunchFailed,
     Output,
+    Peers,
     PreflightDone,
     Probed,
     ProcessDied,
@@ -73,6 +74,8 @@ def _dispatch(state: State, event: Event, now: float) -> Result:
             return _preflight_done(state, event, now)
         case Turn():
             return turns.turn(state, event, now)
+        case Peers():
+            return nodes.peers(state, event, now)
         case Launched():
             return loading.launched(state, event, now)
         case LaunchFailed():
@@ -103,9 +106,9 @@ def _dispatch(state: State, event: Event, now: float) -> Result:
         case SmokeDone():
             return serving.smoke_done(state, event, now)
         case IncidentSaved():
-            return ending.incident_saved(state, now)
+            return nodes.once_fate_is_known(state, ending.incident_saved(state, now), now)
         case Swept():
-            return ending.swept(state, event, now)
+            return nodes.once_fate_is_known(state, ending.swept(state, event, now), now)
         case StoodStill():
             return standstill.stood_still(state, event, now)
         case _:
@@ -154,8 +157,7 @@ def _preflight_done(state: State, event: PreflightDone, now: float) -> Result:
     if event.ahead:
         return turns.wait(state, event.ahead, now, notes)
     # The check's own time is no gap of launching, whose budget is learnt from gaps.
-    state = state.saw(now, "the check passed").enter(Phase.LAUNCHING, now)
-    return state, (*notes, Launch())
+    return nodes.gather(state.saw(now, "the check passed"), now, notes)
 
 
 def _stop(state: State, event: StopRequested, now: float) -> Result:
@@ -177,7 +179,7 @@ def _tick(state: State, now: float) -> Result:
         return loading.tick(state, now)
     if state.phase is Phase.READY:
         return serving.tick(state, now)
-    return ending.tick(state, now)
+    return nodes.once_fate_is_known(state, ending.tick(state, now), now)
 
 
 def _tell_systemd(state: State, effects: tuple[Effect, ...], now: float) -> Result:

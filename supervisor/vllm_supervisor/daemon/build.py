@@ -27,10 +27,12 @@ from vllm_supervisor.core.eta import last_load
 from vllm_supervisor.core.redact import redactor
 from vllm_supervisor.core.slower import compared
 
+from .cluster import Cluster
 from .display import Display, display_for
 from .engine_run import EngineRun
 from .gpus import Gpus
 from .instance import cache_dirs
+from .node import facts_of, secret_path
 from .perform import Parts
 from .policy import arguments_of_ours, build_policy
 from .readahead import Reading
@@ -151,6 +153,14 @@ def build(
         cache_dirs=cache_dirs(environment),
         gpu_table=gpus.table,
     )
+    cluster = Cluster(
+        instance.settings.cluster,
+        supervisor.put,
+        outlets.log,
+        secret=secret_path(instance.name, os.environ),
+        look=lambda: facts_of(instance, checker.model, version, environment),
+        redact=outlets.redact,
+    )
     run = EngineRun(
         asyncio.get_running_loop(),
         witness.put,
@@ -180,8 +190,9 @@ def build(
         model=lambda: checker.model,
         command=lambda: instance.command(checker.model, arguments_of_ours(instance, version)),
         environment=environment,
-        devices=lambda: checker.devices,
+        devices=lambda: {**cluster.environment, **checker.devices},
         neighbours=checker.neighbours,
+        cluster=cluster,
         preflight=checker.run,
         smoke=lambda: ask(http, instance.settings, history.rows),
         gpu_table=gpus.table,

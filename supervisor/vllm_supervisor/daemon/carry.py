@@ -61,6 +61,7 @@ class Carried:
     last_probe_s: float | None
     gpu_before: int | None
     readahead: dict[str, Any] = field(default_factory=dict)
+    cluster: dict[str, Any] = field(default_factory=dict)
 
     def resumed(self, policy: Policy) -> State:
         """The carried state under the new policy; what belongs to this very start stays."""
@@ -71,6 +72,8 @@ class Carried:
             wait_s=old.wait_s,
             last_reason=old.last_reason,
             engine_drains=old.engine_drains,
+            nnodes=old.nnodes,
+            node_rank=old.node_rank,
         )
         return replace(self.state, policy=kept)
 
@@ -88,6 +91,7 @@ class Carried:
         parts.last_probe_s = self.last_probe_s
         parts.gpu_before = self.gpu_before
         parts.reading.resume(self.readahead)
+        parts.cluster.resume(self.cluster, self.state)
         parts.watch.generation, parts.watch.prompt = self.generation, self.prompt
         parts.watch.segments = set(self.segments)
         outlets.forwarder.dropped = self.dropped

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from vllm_supervisor.core.ownership import START_ID, ray_marks
 from vllm_supervisor.core.redact import is_secret, secrets_of, secrets_of_command
 
 from .directories import runtime_directory, state_directory
+from .node import as_node
 
 CREDENTIALS = {"api-key": "VLLM_API_KEY", "hub-token": "HF_TOKEN"}
 """Credentials of the unit (LoadCredential=) and the variables in which the engine gets them."""
@@ -68,7 +70,7 @@ class Instance:
         env = self.configured_env()
         return endpoint(engine.host, engine.port, engine.served_model_name, engine.args, env)
 
-    def command(self, model: str, extra: Mapping[str, str]) -> list[str]:
+    def command(self, model: str, extra: Mapping[str, str | bool]) -> list[str]:
         """The engine's whole command line; `extra` holds arguments that we add ourselves."""
         engine = self.settings.engine
         if self.holds_weights:
@@ -147,6 +149,8 @@ def read_instance(
     credentials = _credentials(environ)
     if not isinstance(settings, list) and not isinstance(env, list):
         problems += _gpus_twice(settings, env, env_path)
+        node = as_node(settings, socket.gethostname(), config_path)
+        settings, problems = (settings, [*problems, node]) if isinstance(node, Problem) else (node, problems)
     problems += credentials if isinstance(credentials, list) else []
     if problems or isinstance(settings, list) or isinstance(env, list) or isinstance(credentials, list):
         return problems

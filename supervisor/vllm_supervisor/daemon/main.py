@@ -91,11 +91,12 @@ async def _live(
     supervisor, parts = built.supervisor, built.parts
     pages = Pages(parts, supervisor)
 
-    async def put_away() -> None:
+    async def put_away(*, away: bool = True) -> None:
         noting.cancel()
         showing.cancel()
         parts.watch.close()
         await parts.reading.close()
+        await parts.cluster.close(away=away)
         await built.witness.close()
         await built.gpus.close()
         await parts.http.close()
@@ -127,7 +128,7 @@ async def _live(
         code = ExitCode.BUG
     if failures:
         code = await _after_bug(parts, supervisor.state.policy, failures)
-    await put_away()
+    await put_away(away=False)
     with contextlib.suppress(asyncio.CancelledError):
         await noting
     return code

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vllm_supervisor.core.gpu import GpuTable
     from vllm_supervisor.core.state import State
 
+    from .cluster import Cluster
     from .engine_run import EngineRun
     from .instance import Instance
     from .neighbours import Neighbours
@@ -70,6 +71,7 @@ class Parts:
     environment: Mapping[str, str]
     devices: Callable[[], Mapping[str, str]]
     neighbours: Neighbours
+    cluster: Cluster
     preflight: Callable[[], PreflightDone]
     smoke: Callable[[], Coroutine[Any, Any, SmokeDone]]
     gpu_table: Callable[[], GpuTable | None]
@@ -114,6 +116,8 @@ class Performer:
                 self._start(self._answer(asyncio.to_thread(parts.preflight)))
             case fx.AwaitTurn():
                 self._start(self._answer(parts.neighbours.turn()))
+            case fx.AwaitNodes():
+                parts.cluster.begin()
             case fx.Launch():
                 self._launch()
             case fx.Probe():

@@ -66,16 +66,21 @@ def build_policy(
         hang_after_s=settings.liveness.hang_after_s,
         canary_every_s=settings.liveness.canary_every_s,
         accelerated=settings.engine.device == "cuda",
+        nnodes=settings.cluster.nnodes,
+        node_rank=settings.cluster.place,
     )
 
 
-def arguments_of_ours(instance: Instance, engine_version: str = "") -> dict[str, str]:
+def arguments_of_ours(instance: Instance, engine_version: str = "") -> dict[str, str | bool]:
     """Arguments that the supervisor adds to the engine's own.
 
     `--shutdown-timeout` lets vLLM finish running requests on SIGTERM, while it refuses new ones
     (since 0.18, F3.2); an older engine is drained from outside, by waiting until it is idle.
+    `--headless` makes an engine part of another node's (F8.1).
     """
     settings = instance.settings
+    if settings.cluster.place:
+        return {"headless": True}
     known = re.match(r"(\d+)\.(\d+)", engine_version)
     if known is None or (int(known[1]), int(known[2])) < (0, 18) or settings.stop.drain_s <= 0:
         return {}

@@ -109,6 +109,7 @@ class Reloader:
             last_probe_s=parts.last_probe_s,
             gpu_before=parts.gpu_before,
             readahead=parts.reading.carried(),
+            cluster=parts.cluster.carried(),
         )
 
     async def _trial(self) -> dict[str, Any]:

@@ -134,6 +134,7 @@ class Supervisor:
                 self.exit = effect
             performer.perform(effect, self.state)
         performer.parts.reading.follow(self.state)
+        performer.parts.cluster.follow(self.state)
         if self.state.phase is not before:
             performer.phase_changed(self.state, now)
             self._look_now.set()

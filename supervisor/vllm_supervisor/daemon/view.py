@@ -155,6 +155,7 @@ def status(parts: Parts, state: State, now: float, note: str) -> dict[str, Any]:
         "phases": {phase.value: round(seconds, 3) for phase, seconds in state.phase_seconds(now).items()},
         "expected": {phase.value: round(seconds, 3) for phase, seconds in policy.expected.items()},
         "weights": _weights_shown(parts),
+        "cluster": parts.cluster.table(),
         "readahead": parts.reading.view(),
         "account": parts.reading.account(state, now),
         "figures": {name.value: value for name, value in state.figures.items()},

@@ -20,8 +20,10 @@ _CACHE_LITTLE, _CACHE_NONE = 10 * GIB, 512 * MIB
 
 def check_ports(view: EngineView, options: Options, host: ObservedHost) -> list[Finding]:
     """An address that can be bound, nobody else on it; our own page's is told, it keeps nobody down."""
-    found = _check_binding(view, host) if not options.has("uds") else []
-    if host.port_holder is not None and not options.has("uds"):
+    # Of several nodes only the first one, of rank 0, opens the port (F8.1).
+    opens = not options.has("uds") and not options.number("node-rank")
+    found = _check_binding(view, host) if opens else []
+    if host.port_holder is not None and opens:
         found.append(
             refuse(
                 "port",

@@ -28,7 +28,7 @@ def check_readiness(view: EngineView, options: Options) -> list[Finding]:
             "readiness-line",
             "readiness-line-hidden",
             f"with {option} the engine opens no HTTP port and never says that it is ready",
-            f"remove {option}; supervise the node that serves HTTP",
+            f"remove {option}; for several nodes the table [cluster] adds --headless where it belongs",
         )
         for option in ("headless", "grpc")
         if options.has(option)

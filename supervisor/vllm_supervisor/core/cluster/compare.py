@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vllm_supervisor.core.causes import Cause
+from vllm_supervisor.core.redact import is_secret
 
 from .messages import node_name
 
@@ -27,14 +28,14 @@ def prints(
 
     Args:
         versions: Of vLLM and whatever else must agree.
-        arguments: The engine's, by name without dashes.
+        arguments: The engine's, by name without dashes; secrets among them are never told.
         checkpoint: What identifies the weights: names and digests.
         environment: The engine's; only what concerns the connection of the nodes is compared.
     """
     found = {f"version of {name}": value for name, value in versions.items()}
     for name, value in arguments.items():
         key = name.replace("_", "-")
-        if key not in OWN and value is not False:
+        if key not in OWN and value is not False and not is_secret(key):
             found[f"--{key}"] = _text(value)
     found |= {f"checkpoint: {name}": value for name, value in checkpoint.items()}
     found |= {name: value for name, value in environment.items() if _concerns_all(name)}
@@ -50,7 +51,7 @@ def _text(value: object) -> str:
 def _concerns_all(name: str) -> bool:
     # The interface and the adapter may have another name on another node.
     own = name.endswith("_SOCKET_IFNAME") or name in {"NCCL_IB_HCA", "NCCL_DEBUG_FILE", "NCCL_TOPO_FILE"}
-    return name.startswith("NCCL_") and not own
+    return name.startswith("NCCL_") and not own and not is_secret(name)
 
 
 def difference(head: Mapping[str, str], nodes: Mapping[int, Mapping[str, str]], nnodes: int) -> Cause | None:

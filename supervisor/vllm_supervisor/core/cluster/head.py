@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from vllm_supervisor.core.causes import Cause
 
 from .compare import difference
-from .messages import SILENT_S, Report, Word, node_name
+from .messages import SILENT_S, Report, Stand, Word, bearable_s, node_name
 
 FORMER = 8
 """So many former starts of a node are remembered, so that a late message of one is known as such."""
@@ -33,6 +33,7 @@ class Head:
         members: Who takes part, once everybody is there: rank to start.
         sealed_at: Since when.
         fate: Why the common start ends; the first reason stays.
+        host: The name of the head's own machine.
     """
 
     nnodes: int
@@ -45,6 +46,7 @@ class Head:
     fate: Cause | None = None
     ready: bool = False
     count: int = 0
+    host: str = ""
 
     @property
     def may_launch(self) -> bool:
@@ -84,7 +86,7 @@ def tick(head: Head, now: float) -> Head:
     """The head after time has passed."""
     if not head.members:
         # Who fell silent before the start is not waited with, but waited for.
-        present = {rank: seen for rank, seen in head.seen.items() if now - seen.at <= SILENT_S}
+        present = {rank: seen for rank, seen in head.seen.items() if now - seen.at <= bearable_s(seen.report)}
         head = head if len(present) == len(head.seen) else replace(head, seen=present)
     return _judge(head, now)
 
@@ -99,10 +101,26 @@ def became_ready(head: Head) -> Head:
     return replace(head, ready=True) if head.everybody_up else head
 
 
-def word(head: Head, phase: str = "") -> tuple[Head, Word]:
+def stands(head: Head, now: float, phase: str = "") -> dict[int, Stand]:
+    """Where every node stands, by rank; `phase` is the head's own. A node that is not heard has none."""
+    found = {0: Stand(phase, head.host)}
+    for rank in range(1, head.nnodes):
+        seen = head.seen.get(rank)
+        if seen is None:
+            found[rank] = Stand()
+            continue
+        quiet = now - seen.at
+        heard_now = quiet <= bearable_s(seen.report)
+        found[rank] = Stand(seen.report.phase if heard_now else "", seen.report.host, round(quiet, 1))
+    return found
+
+
+def word(head: Head, now: float = 0.0, phase: str = "", *, away: bool = False) -> tuple[Head, Word]:
     """What the head says now."""
     head = replace(head, count=head.count + 1)
-    return head, Word(head.start, head.count, head.members, phase, head.ready and head.fate is None, head.fate)
+    ready = head.ready and head.fate is None
+    nodes = stands(head, now, phase)
+    return head, Word(head.start, head.count, head.members, nodes, ready, head.fate, away)
 
 
 def _judge(head: Head, now: float) -> Head:
@@ -128,7 +146,7 @@ def _end_of(head: Head, rank: int, now: float) -> Cause | None:
         return lost(f"{name} has begun anew")
     if report.fault is not None:
         return report.fault
-    if now - seen.at > SILENT_S:
+    if now - seen.at > bearable_s(report):
         return lost(f"{name} has not been heard for {now - seen.at:.0f} s")
     if not report.epoch and now - head.sealed_at > SILENT_S:
         return lost(f"{name} does not hear the head")

@@ -19,6 +19,10 @@ SILENT_S = 6.0
 """A node that has not been heard for so long is lost; with the beat and the notice to the others
 all nodes know within ten seconds. Seconds."""
 
+AWAY_S = 90.0
+"""So long a supervisor may be silent that has said before that it replaces its own image; seconds.
+On a machine that its engine saturates that took 20 s and more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -32,6 +36,8 @@ class Report:
         up: The node's part of the engine is loaded and lives.
         fault: Why this node wants the common start to end.
         prints: What must be equal on all nodes, by name.
+        host: The machine's name.
+        away: Its supervisor replaces its own image now, and may be silent for `AWAY_S`.
     """
 
     rank: int
@@ -42,6 +48,23 @@ class Report:
     up: bool = False
     fault: Cause | None = None
     prints: Mapping[str, str] = field(default_factory=dict)
+    host: str = ""
+    away: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What everybody may know of one node.
+
+    Attributes:
+        phase: Its phase; empty while it is missing.
+        host: The machine's name; empty as long as it was never heard.
+        quiet_s: Seconds since it was heard.
+    """
+
+    phase: str = ""
+    host: str = ""
+    quiet_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +75,24 @@ class Word:
         start: Identifies this start of the head, and so the common start.
         count: Rises with every word of one start.
         members: Which start of which rank takes part; empty until everybody is there.
-        phase: The head's own phase.
+        nodes: Where every node stands, by rank; for people.
         ready: The model answers.
         fate: Why the common start ends, for everybody.
+        away: The head replaces its own image now, and may be silent for `AWAY_S`.
     """
 
     start: str
     count: int
     members: Mapping[int, str] = field(default_factory=dict)
-    phase: str = ""
+    nodes: Mapping[int, Stand] = field(default_factory=dict)
     ready: bool = False
     fate: Cause | None = None
+    away: bool = False
+
+
+def bearable_s(message: Report | Word) -> float:
+    """For how many seconds after this message its sender may be silent."""
+    return AWAY_S if message.away else SILENT_S
 
 
 def node_name(rank: int, nnodes: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from vllm_supervisor.core.causes import Cause
 
 from .head import FORMER, lost
-from .messages import SILENT_S, Report, Word
+from .messages import SILENT_S, Report, Stand, Word, bearable_s
 
 FATE_S = 3.0
 """So long a node that failed waits for the head's word, so that all give the same cause; seconds."""
@@ -22,8 +22,11 @@ class Secondary:
         epoch: The head's start that it takes part in; empty until it was admitted.
         head: The head's start that was heard last.
         heard_at: When the head was heard last; None when never.
+        bearable_s: For how many seconds after that the head may be silent.
+        nodes: Where the head says that every node stands, by rank.
         fault: Why this node wants to end; `fault_at` says since when.
         fate: Why this node ends its start: the head's word, or its own when there is none.
+        host: The name of its machine.
     """
 
     rank: int
@@ -35,11 +38,14 @@ class Secondary:
     former: tuple[str, ...] = ()
     heard_at: float | None = None
     heard_count: int = 0
+    bearable_s: float = SILENT_S
+    nodes: Mapping[int, Stand] = field(default_factory=dict)
     head_ready: bool = False
     fault: Cause | None = None
     fault_at: float = 0.0
     fate: Cause | None = None
     count: int = 0
+    host: str = ""
 
     @property
     def may_launch(self) -> bool:
@@ -58,7 +64,14 @@ def heard(node: Secondary, word: Word, now: float) -> Secondary:
         return node
     if node.head and word.start != node.head:
         node = replace(node, former=(*node.former, node.head)[-FORMER:])
-    node = replace(node, head=word.start, heard_at=now, heard_count=word.count)
+    node = replace(
+        node,
+        head=word.start,
+        heard_at=now,
+        heard_count=word.count,
+        bearable_s=bearable_s(word),
+        nodes=word.nodes,
+    )
     if not node.epoch:
         if word.members.get(node.rank) != node.start:
             return node
@@ -73,7 +86,7 @@ def tick(node: Secondary, now: float) -> Secondary:
     """The node after time has passed."""
     if node.fault is not None and now - node.fault_at >= FATE_S:
         return _ended(node, node.fault)
-    if node.epoch and node.heard_at is not None and now - node.heard_at > SILENT_S:
+    if node.epoch and node.heard_at is not None and now - node.heard_at > node.bearable_s:
         return _ended(node, lost(f"the head has not been heard for {now - node.heard_at:.0f} s"))
     return node
 
@@ -86,11 +99,13 @@ def failed(node: Secondary, cause: Cause, now: float) -> Secondary:
     return node if node.epoch else _ended(node, cause)
 
 
-def report(node: Secondary, phase: str = "", *, up: bool = False) -> tuple[Secondary, Report]:
+def report(node: Secondary, phase: str = "", *, up: bool = False, away: bool = False) -> tuple[Secondary, Report]:
     """What the node says now; the fate is repeated, so that the head learns of an end that it missed."""
     node = replace(node, count=node.count + 1)
     why = node.fault or node.fate
-    return node, Report(node.rank, node.start, node.count, node.epoch, phase, up, why, node.prints)
+    return node, Report(
+        node.rank, node.start, node.count, node.epoch, phase, up, why, node.prints, host=node.host, away=away
+    )
 
 
 def _ended(node: Secondary, cause: Cause) -> Secondary:

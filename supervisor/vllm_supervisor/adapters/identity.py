@@ -1,0 +1,39 @@
+"""What identifies a checkpoint on the disk without reading its weights, and a machine in a network."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from pathlib import Path
+
+SMALL = ("config.json", "model.safetensors.index.json", "tokenizer.json", "hf_quant_config.json")
+"""Files that decide what the weights mean; each of them takes milliseconds to read."""
+
+
+def identity(path: Path) -> dict[str, str]:
+    """Digests of the small files, and of names and sizes of the shards; empty for what is no directory."""
+    found: dict[str, str] = {}
+    for name in SMALL:
+        try:
+            found[name] = hashlib.sha256((path / name).read_bytes()).hexdigest()[:12]
+        except OSError:
+            continue
+    try:
+        shards = sorted((shard.name, shard.stat().st_size) for shard in path.glob("*.safetensors"))
+    except OSError:
+        return found
+    if shards:
+        digest = hashlib.sha256(repr(shards).encode()).hexdigest()[:12]
+        found["shards"] = f"{len(shards)} of {sum(size for _, size in shards)} bytes ({digest})"
+    return found
+
+
+def own_address(host: str, port: int) -> str:
+    """Our address on the way to `host`; empty when there is no way. Nothing is sent."""
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
