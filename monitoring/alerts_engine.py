@@ -110,6 +110,15 @@ ALERTS = {
             "The weights that are held for {{ $labels.instance }} are not those that its settings want.",
         ),
     ),
+    "cluster": (
+        Alert(
+            "VllmNodeMissing",
+            "vllm_supervisor_cluster_node_up == 0",
+            "5m",
+            "critical",
+            "The node of rank {{ $labels.rank }} has not been heard by {{ $labels.instance }} for five minutes.",
+        ),
+    ),
     "serving": (
         Alert(
             "VllmHung",
@@ -167,7 +176,8 @@ ALERTS = {
         Alert(
             "VllmEngineMetricsMissing",
             "vllm_supervisor_ready == 1 unless on (job, instance) vllm:generation_tokens_total"
-            ' unless on (job, instance) vllm_supervisor_weights_held{part="holder"}',
+            ' unless on (job, instance) vllm_supervisor_weights_held{part="holder"}'
+            " unless on (job, instance) vllm_supervisor_cluster_rank > 0",
             "5m",
             "warning",
             "{{ $labels.instance }} serves, but the engine's own metrics are missing.",

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from process.cluster_tools import again_ready, all_ready, arguments, cluster, ended_alike, main_of, waits_for
-from process.daemon_tools import marked, rows, told, until_ready
+from process.daemon_tools import marked, rows, samples, told, until_ready, value
 from process.fakes import kill_marked
 from process.waiting import wait_until
 
@@ -44,15 +44,26 @@ def _phases(daemon):
     return [row["phase"] for row in daemon.status()["cluster"]["nodes"]]
 
 
+def _up(daemon):
+    page = samples(daemon.get("/metrics").text)
+    return [value(page, "vllm_supervisor_cluster_node_up", rank=str(rank)) for rank in range(3)]
+
+
 def test_three_nodes_name_the_missing_one_and_the_death_of_one_engine_ends_all(tmp_path):
     with cluster(tmp_path, 3) as node:
         head, third = node(0), node(2)
         for one in (head, third):
             waits_for(one, "node 2 of 3")
         head.wait(lambda: _phases(head) == ["waiting", "missing", "waiting"], "the missing node on the page")
+        assert _up(head) == [1.0, 0.0, 1.0]
         nodes = [head, node(1), third]
         for one in nodes:
             until_ready(one)
+        head.wait(lambda: _up(head) == [1.0, 1.0, 1.0], "all nodes in the metrics")
+        page = samples(head.get("/metrics").text)
+        assert value(page, "vllm_supervisor_cluster_node_phase", rank="2", phase="ready") == 1.0
+        assert value(samples(third.get("/metrics").text), "vllm_supervisor_cluster_rank") == 2.0
+        assert _up(third) == [None] * 3
         os.kill(main_of(third), signal.SIGKILL)
         ended_alike("engine-died", *nodes)
         for one in nodes:

@@ -98,6 +98,20 @@ def test_the_table_says_where_all_stand_on_every_node():
         assert late[rank]["phase"] == "loading-weights"
 
 
+def test_only_the_head_counts_the_nodes():
+    head, second = met()
+    rows = part.table(head, UP, 1.0)
+    assert part.figures(rows, 0) == {
+        "cluster_rank": 0,
+        "cluster_node_up": {"0": 1, "1": 1},
+        "cluster_node_phase": {("0", "loading-weights"): 1.0, ("1", "loading-weights"): 1.0},
+    }
+    late = part.figures(part.table(head, UP, SILENT_S + 2), 0)
+    assert late["cluster_node_up"] == {"0": 1, "1": 0}
+    assert ("1", "loading-weights") not in late["cluster_node_phase"]
+    assert part.figures(part.table(second, UP, 1.0), 1) == {"cluster_rank": 1}
+
+
 @pytest.mark.parametrize("policy", [HEAD, SECOND])
 def test_what_a_start_tells_the_others(policy):
     start = Start(policy).do(ev.Begin(), ev.PreflightDone())

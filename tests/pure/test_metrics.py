@@ -72,6 +72,9 @@ FULL = Snapshot(
     smoke_tokens_per_second=57.0,
     weights_held={"engine": 1},
     weights_fit=True,
+    cluster_rank=0,
+    cluster_node_up={"0": 1, "1": 0},
+    cluster_node_phase={("0", "waiting"): 1.0},
     gpu=TABLE,
     engine_pids=frozenset({10}),
 )

@@ -153,3 +153,21 @@ def test_the_table_of_starts():
 def test_ages_are_coarse_and_text_cannot_paint_the_terminal():
     assert [ago(0, at) for at in (5, 90, 7200, 86400 * 3)] == ["5 s", "2 min", "2 h", "3 days"]
     assert printable("a\x1b[2Jb\x07\tc\nd") == "a?[2Jb?\tc\nd"
+
+
+def test_all_nodes_of_a_cluster_are_in_one_table():
+    nodes = [
+        {"rank": 0, "host": "gpu01", "phase": "waiting", "here": True, "quiet_seconds": 0.0},
+        {"rank": 1, "host": "gpu02", "phase": "loading-weights", "here": False, "quiet_seconds": 0.4},
+        {"rank": 2, "host": "", "phase": "missing", "here": False, "quiet_seconds": 0.0},
+    ]
+    lines = status_lines({**waiting(), "cluster": {"nnodes": 3, "rank": 0, "nodes": nodes}}, NOW)
+    start = lines.index("node    machine  phase            heard")
+    assert lines[start + 1 : start + 4] == [
+        "1 of 3  gpu01    waiting          here",
+        "2 of 3  gpu02    loading-weights  0.4 s ago",
+        "3 of 3  -        missing          never",
+    ]
+    other = status_lines({**waiting(), "cluster": {"nnodes": 3, "rank": 1, "nodes": nodes}}, NOW)
+    assert any("answered by node 1 of 3" in line for line in other)
+    assert not any(line.startswith("node ") for line in status_lines({**waiting(), "cluster": None}, NOW))

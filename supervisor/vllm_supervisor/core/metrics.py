@@ -98,6 +98,9 @@ _DECLARED = (
     Metric("smoke_tokens_per_second", "Tokens a second behind the first one in the last smoke test, likewise."),
     Metric("weights_held", "1 while all weights are held by their own unit, else 0.", ("part",)),
     Metric("weights_fit", "1 while what is held fits what this engine's settings want, 0 while it does not."),
+    Metric("cluster_rank", "Rank of this node among several that serve one model; 0 is the head."),
+    Metric("cluster_node_up", "1 while the head hears this node, else 0; told by the head alone.", ("rank",)),
+    Metric("cluster_node_phase", "1 for the phase that this node is in; told by the head alone.", ("rank", "phase")),
     Metric("gpu_up", "1 when the last sample read this GPU, else 0.", _GPU),
     Metric("gpu_samples_total", "Samples of this GPU by outcome: ok, failed.", (*_GPU, "outcome")),
     Metric("gpu_last_sample_timestamp_seconds", "When this GPU was last read, in Unix time.", _GPU),
@@ -168,6 +171,9 @@ class Snapshot:
         smoke_tokens_per_second: Tokens a second; None for answers of a few tokens.
         weights_held: By part: `engine` where it maps them, `holder` where it holds them; None without.
         weights_fit: None where nothing is held for this engine.
+        cluster_rank: None without a cluster.
+        cluster_node_up: 1 and 0 by rank, on the head.
+        cluster_node_phase: 1 by (rank, phase), on the head.
         gpu: None where no GPU is expected.
         engine_pids: The engine's processes, to tell its GPU memory from other people's.
     """
@@ -209,5 +215,8 @@ class Snapshot:
     smoke_tokens_per_second: float | None = None
     weights_held: Mapping[str, int] | None = None
     weights_fit: bool | None = None
+    cluster_rank: int | None = None
+    cluster_node_up: Mapping[str, int] = field(default_factory=dict)
+    cluster_node_phase: Mapping[tuple[str, str], float] = field(default_factory=dict)
     gpu: GpuTable | None = None
     engine_pids: frozenset[int] = frozenset()

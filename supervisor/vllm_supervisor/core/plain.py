@@ -26,6 +26,9 @@ def status_lines(status: Mapping[str, Any], now: float) -> list[str]:
     rows = phase_rows(status)
     if rows:
         lines += ["", *table([("", "phase", "took", "usual"), *(phase_cells(row) for row in rows)])]
+    nodes = node_rows(status)
+    if nodes:
+        lines += ["", *table([NODE_COLUMNS, *nodes])]
     gpus = status.get("gpus") or []
     if gpus:
         lines += ["", *table([GPU_COLUMNS, *(gpu_cells(gpu) for gpu in gpus)])]
@@ -35,7 +38,9 @@ def status_lines(status: Mapping[str, Any], now: float) -> list[str]:
 def facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What there is to say of a running instance, as pairs of a short name and a text."""
     found = [("status", str(status["status"]))]
-    found.append(("engine", f"{status.get('model', '')} at {status.get('url', '')}"))
+    cluster = _mapping(status.get("cluster"))
+    where = f"answered by node 1 of {cluster['nnodes']}" if cluster.get("rank") else f"at {status.get('url', '')}"
+    found.append(("engine", f"{status.get('model', '')} {where}"))
     found.append(("running", f"for {duration(status.get('running_seconds') or 0.0)}"))
     if (status.get("attempt") or 1) > 1:
         found.append(("attempt", f"{status['attempt']} of {status['max_attempts']}"))
@@ -117,6 +122,23 @@ def ended_facts(row: Mapping[str, Any], now: float) -> list[tuple[str, str]]:
 
 HISTORY_COLUMNS = ("started", "outcome", "ready after", "longest phases", "exit", "cause")
 GPU_COLUMNS = ("GPU", "memory", "of", "engine", "busy", "power", "temp")
+
+
+NODE_COLUMNS = ("node", "machine", "phase", "heard")
+
+
+def node_rows(status: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The lines of the nodes' table; none without a cluster."""
+    rows = _mapping(status.get("cluster")).get("nodes") or []
+    return [
+        (
+            f"{row['rank'] + 1} of {len(rows)}",
+            printable(str(row["host"])) or "-",
+            printable(str(row["phase"])),
+            "here" if row["here"] else f"{duration(row['quiet_seconds'])} ago" if row["host"] else "never",
+        )
+        for row in rows
+    ]
 
 
 def history_cells(row: Mapping[str, Any], when: str) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ def readings(snapshot: Snapshot) -> Iterator[tuple[Metric, list[Series]]]:
     found: dict[str, list[Series]] = {
         "build_info": [((snapshot.version, snapshot.engine_version), 1.0)],
         "phase": [((phase.value,), float(phase == snapshot.phase)) for phase in ORDER],
+        "cluster_node_phase": list(snapshot.cluster_node_phase.items()),
         "failures_total": [(labels, float(n)) for labels, n in (_NO_FAILURES | dict(snapshot.failures_total)).items()],
     }
     for name in _PLAIN:

@@ -109,6 +109,12 @@ class Cluster:
             "refused": self._links.refused,
         }
 
+    def figures(self) -> dict[str, Any]:
+        """What /metrics shows of it; empty without a cluster, and until the nodes speak."""
+        if self._mind is None:
+            return {}
+        return part.figures(part.table(self._mind, self._own, self._now()), self._table.place)
+
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 

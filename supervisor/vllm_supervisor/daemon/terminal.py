@@ -14,7 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from vllm_supervisor.core.overview import Standing, mood, phase_rows
-from vllm_supervisor.core.plain import GPU_COLUMNS, ended_facts, facts, gpu_cells, phase_cells, printable
+from vllm_supervisor.core.plain import (
+    GPU_COLUMNS,
+    NODE_COLUMNS,
+    ended_facts,
+    facts,
+    gpu_cells,
+    node_rows,
+    phase_cells,
+    printable,
+)
 from vllm_supervisor.core.words import duration
 
 STYLES = {
@@ -45,6 +54,12 @@ def view(status: Mapping[str, Any]) -> RenderableType:
             _, name, took, usual = phase_cells(row)
             style = STYLES[row.standing]
             table.add_row(SIGNS[row.standing], name, Text(took, "yellow" if row.slow else ""), usual, style=style)
+        parts += ["", table]
+    nodes = node_rows(status)
+    if nodes:
+        table = Table(*NODE_COLUMNS, box=None, pad_edge=False, header_style="dim")
+        for line in nodes:
+            table.add_row(*line, style="red" if line[2] == "missing" else "")
         parts += ["", table]
     gpus = status.get("gpus") or []
     if gpus:

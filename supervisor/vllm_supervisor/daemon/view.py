@@ -65,6 +65,7 @@ def snapshot(parts: Parts, state: State, now: float) -> Snapshot:
         **_smoke_figures(state.smoke_test),
         **_readahead(parts),
         **_weights(parts, state),
+        **parts.cluster.figures(),
         gpu=parts.gpu_table(),
         engine_pids=watch.pids(),
     )

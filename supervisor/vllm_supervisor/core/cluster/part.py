@@ -144,3 +144,14 @@ def table(mind: Mind, state: Own, now: float) -> list[dict[str, Any]]:
         }
         for one, stand in sorted(nodes.items())
     ]
+
+
+def figures(rows: list[dict[str, Any]], rank: int) -> dict[str, Any]:
+    """What /metrics shows of a node whose `table` these rows are: its own rank, and on the head every node."""
+    found: dict[str, Any] = {"cluster_rank": rank}
+    if rank == 0:
+        found["cluster_node_up"] = {str(row["rank"]): int(row["phase"] != "missing") for row in rows}
+        found["cluster_node_phase"] = {
+            (str(row["rank"]), row["phase"]): 1.0 for row in rows if row["phase"] != "missing"
+        }
+    return found
