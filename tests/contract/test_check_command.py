@@ -85,6 +85,16 @@ def test_nothing_is_refused_where_all_is_well(place, capsys):
     assert time.monotonic() - begin < 2
 
 
+def test_what_held_weights_cost_and_rule_out_is_told(place, capsys):
+    code, out, _ = run(capsys, "--config", write_config(place, extra="[weights]\nheld = true"))
+    assert code == 78, "they need a GPU"
+    costs, rules = [line for line in out.splitlines() if line.startswith("note ")]
+    assert "518 MiB or more of each GPU" in costs
+    assert rules.startswith("note    held weights rule out: sleep mode")
+    assert len(json.loads(run(capsys, "--config", place / "kimi.toml", "--json")[1])["notes"]) == 2
+    assert json.loads(run(capsys, "--config", write_config(place), "--json")[1])["notes"] == []
+
+
 def test_every_problem_at_once(place, capsys):
     (place / "model" / "model-00002-of-00002.safetensors").unlink()
     config = write_config(place, args='tensor-paralel-size = 3\nmax-model-len = 99999\nuvicorn-log-level = "error"')

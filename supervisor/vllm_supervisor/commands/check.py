@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(found, str):
         sys.stderr.write(f"vllm-supervisor check: {found}\n")
         return ExitCode.USAGE
-    _print(found, as_json=args.json, verbose=args.verbose)
+    _print(found, _notes(instance), as_json=args.json, verbose=args.verbose)
     refusal = next((finding for finding in found if finding.level is Level.REFUSE), None)
     return exit_code(REASONS[refusal.reason]) if refusal else ExitCode.OK
 
@@ -119,15 +119,26 @@ def _exists(user: str) -> bool:
     return True
 
 
-def _print(found: tuple[Finding, ...], *, as_json: bool, verbose: bool) -> None:
+def _notes(instance: Instance | list[Problem]) -> list[str]:
+    """What a setting costs and rules out, which speaks against no start."""
+    from vllm_supervisor.core.held import remarks
+
+    held = not isinstance(instance, list) and instance.settings.weights.held
+    return remarks(None) if held else []
+
+
+def _print(found: tuple[Finding, ...], notes: list[str], *, as_json: bool, verbose: bool) -> None:
     refused = sum(finding.level is Level.REFUSE for finding in found)
     if as_json:
-        document = {"ok": not refused, "findings": [dataclasses.asdict(finding) for finding in found]}
+        listed = [dataclasses.asdict(finding) for finding in found]
+        document = {"ok": not refused, "findings": listed, "notes": notes}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
     shown = found if verbose else grouped(found)
     for finding in shown:
         text = f"{finding.level:<6}  {finding.check}: {finding.seen}\n        {finding.remedy}\n"
         sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
+    for note in notes:
+        sys.stdout.write(f"note    {note}\n")
     warned = len(shown) - refused
     sys.stdout.write(f"{refused} refused, {warned} warned\n" if found else "nothing speaks against a start\n")
