@@ -27,7 +27,7 @@ SOURCES := $(shell find supervisor -name '*.py' -o -name '*.css' -o -name '*.js'
 ARGS ?=
 
 # What the tests stand on, as Debian and Ubuntu name it.
-PACKAGES := python3 python3-venv python3-dev gcc make tar curl util-linux procps iproute2 systemd dbus prometheus chromium tmux
+PACKAGES := python3 python3-venv python3-dev gcc make tar curl util-linux procps iproute2 systemd dbus prometheus chromium tmux zsh
 
 # $(call quietly,NAME,COMMAND): the output goes to a log, and its end is shown when the command fails.
 quietly = mkdir -p $(LOGS); { $(2); } >$(LOGS)/$(1).log 2>&1 || { tail -n 15 $(LOGS)/$(1).log >&2; echo "make: $(1) failed, all of its output is in $(LOGS)/$(1).log" >&2; exit 1; }

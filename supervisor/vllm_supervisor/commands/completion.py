@@ -6,27 +6,32 @@ import argparse
 import sys
 
 from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.daemon.locate import SYSTEM_CONFIG
 
 HELP = "print a completion script for bash (zsh reads it after `bashcompinit`)"
 
-_SCRIPT = """# vllm-supervisor: source this, or put it into /etc/bash_completion.d
+_SCRIPT = """# vllm-supervisor: source this, or put it into /etc/bash_completion.d; in zsh after `bashcompinit`
 _vllm_supervisor() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" verb="${{COMP_WORDS[1]}}" words
+    local word="${{COMP_WORDS[COMP_CWORD]}}" verb="${{COMP_WORDS[1]}}" words="" named=""
     if [ "$COMP_CWORD" -eq 1 ]; then
         words="{verbs} --help --version"
     else
         case "$verb" in
 {cases}
-            *) words="" ;;
         esac
-        if [ "${{word:0:1}}" != "-" ]; then
-            words="$words $(basename -s .toml -a /etc/vllm-supervisor/*.toml 2>/dev/null)"
-        fi
+        case "$verb" in
+            {named}) named=yes ;;
+        esac
+        case "$word" in
+            -*) ;;
+            *) [ -z "$named" ] || words="$words $(ls {configured} 2>/dev/null | sed -n 's/[.]toml$//p')" ;;
+        esac
     fi
-    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
 }}
 complete -o default -F _vllm_supervisor vllm-supervisor
 """
+"""Only what both shells have: zsh runs it with the rules of sh."""
 
 _HIDDEN = frozenset({"trial", "operate"})
 
@@ -42,8 +47,16 @@ def run(args: argparse.Namespace) -> int:
     choices: dict[str, argparse.ArgumentParser] = args.verbs.choices
     shown = {name: parser for name, parser in choices.items() if name not in _HIDDEN}
     cases = [f'            {name}) words="{" ".join(_options(parser))}" ;;' for name, parser in shown.items()]
-    sys.stdout.write(_SCRIPT.format(verbs=" ".join(shown), cases="\n".join(cases)))
+    named = [name for name, parser in shown.items() if _takes_an_instance(parser)]
+    sys.stdout.write(
+        _SCRIPT.format(verbs=" ".join(shown), cases="\n".join(cases), named=" | ".join(named), configured=SYSTEM_CONFIG)
+    )
     return ExitCode.OK
+
+
+def _takes_an_instance(parser: argparse.ArgumentParser) -> bool:
+    named = {str(action.metavar) for action in parser._actions if not action.option_strings}  # noqa: SLF001 - no public way
+    return any("INSTANCE" in metavar or "UNIT" in metavar for metavar in named)
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
