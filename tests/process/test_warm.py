@@ -111,6 +111,13 @@ def test_a_cache_that_this_engine_never_fills_is_not_told_as_missing(instance):
     assert "torch-compile" not in names()
 
 
+def test_weights_that_another_unit_holds_are_read_for_its_start(instance):
+    instance.write_text(instance.read_text() + "[weights]\nheld = true\n")
+    done = verb("warm", instance)
+    assert done.code == 0, done.err
+    assert "all 64.0 MiB in 4 shards in memory: " in done.out
+
+
 def test_what_does_not_fit_is_left_out_and_said(instance):
     instance.write_text(instance.read_text() + '[load]\nreadahead = "20MiB"\n')
     done = verb("warm", instance)

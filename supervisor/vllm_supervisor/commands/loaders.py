@@ -18,7 +18,7 @@ from vllm_supervisor.core.plain import printable, table
 from vllm_supervisor.core.readahead.amounts import parse_amount
 from vllm_supervisor.core.words import size
 
-from .places import add_places, find, read
+from .places import add_places, find, read, reads_weights
 
 if TYPE_CHECKING:
     from vllm_supervisor.adapters.readahead.files import File
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     instance = read(args, place)
     if isinstance(instance, int):
         return instance
-    engine, (unit, _) = instance.settings.engine, unit_seen(instance.name, place.config_path)
+    engine, (unit, _) = reads_weights(instance).settings.engine, unit_seen(instance.name, place.config_path)
     environment = {**os.environ, **unit, **instance.configured_env()}
     command, options = engine.command, effective(engine.command[1:], engine.args)
     python = find_interpreter(command, environment)

@@ -78,3 +78,13 @@ def read(args: argparse.Namespace, place: Place) -> Instance | int:
             print(problem, file=sys.stderr)
         return ExitCode.PERMANENT
     return instance
+
+
+def reads_weights(instance: Instance) -> Instance:
+    """The instance whose start reads the weights from the disk: itself, or the one that holds them for it."""
+    from vllm_supervisor.daemon.instance import read_instance
+
+    if not instance.settings.weights.held:
+        return instance
+    holder = read_instance(instance.config_path, holds_weights=True)
+    return instance if isinstance(holder, list) else holder

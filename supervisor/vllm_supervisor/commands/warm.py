@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.core.exits import ExitCode
 
-from .places import add_places, find, read
+from .places import add_places, find, read, reads_weights
 
 if TYPE_CHECKING:
     from vllm_supervisor.core.readahead.report import Report
@@ -142,7 +142,7 @@ def _weights(instance: Instance, unit: Mapping[str, str], say: Say, *, running: 
     from .operations.ahead import order_of, outcome, watched
 
     setting = instance.settings.load.readahead
-    order = order_of(instance, unit, "auto" if setting == "off" else setting, replaces=running)
+    order = order_of(reads_weights(instance), unit, "auto" if setting == "off" else setting, replaces=running)
     if isinstance(order, str):
         return {"sentence": f"nothing is read: {order}"}, ExitCode.OK
     report: Report = watched(read_ahead(order), say)
