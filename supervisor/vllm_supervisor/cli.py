@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import importlib
 import os
@@ -35,10 +36,11 @@ VERBS = (
     "snapshot",
     "upgrade",
     "completion",
-    "trial",
-    "operate",
 )
 """In the order in which an operator meets them."""
+
+INTERNAL = ("trial", "operate")
+"""What a supervisor and an operation call of themselves: no operator is shown them."""
 
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """What a write to standard output ends with when its disk is full, or its terminal gone."""
@@ -52,18 +54,18 @@ class Parser(argparse.ArgumentParser):
         self.exit(ExitCode.USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(internal: str = "") -> argparse.ArgumentParser:
+    """The whole command line, with one of the internal verbs where that is called."""
     top = Parser(
         prog="vllm-supervisor",
         description="Runs `vllm serve` as a systemd service: ready when it answers, failed with a cause, "
         "gone when stopped.",
         epilog="Exit codes: 0 ok, 64 usage, 69 hardware, 70 bug, 75 transient, 76 gave up, 77 not allowed, 78 "
-        "permanent.",
+        "permanent; each verb's --help has its own.",
     )
     top.add_argument("--version", action="version", version=f"vllm-supervisor {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
-    for verb in VERBS:
+    for verb in (*VERBS, *((internal,) if internal in INTERNAL else ())):
         try:
             module = importlib.import_module(f"vllm_supervisor.commands.{verb}")
         except ModuleNotFoundError as error:
@@ -81,7 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     mark = given.index("--") if given[:1] == ["snapshot"] and "--" in given else len(given)
     if sys.stdout is None:  # closed by the caller (`>&-`): nobody wants to read it
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
-    args = parser().parse_args(given[:mark])
+    first = given[0] if given else ""
+    if first and first[0] != "-" and first not in (*VERBS, *INTERNAL):
+        return _unknown_verb(first)
+    args = parser(first).parse_args(given[:mark])
     args.behind = given[mark + 1 :]
     module = importlib.import_module(f"vllm_supervisor.commands.{args.verb}")
     try:
@@ -111,6 +116,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return ExitCode.BUG
     return code
+
+
+def _unknown_verb(given: str) -> int:
+    like = difflib.get_close_matches(given, VERBS, n=1)
+    hint = f"did you mean `{like[0]}`?" if like else "`vllm-supervisor --help` lists them"
+    print(f"vllm-supervisor: there is no verb {given!r}; {hint}", file=sys.stderr)
+    return ExitCode.USAGE
 
 
 def _to_nowhere() -> None:

@@ -46,6 +46,26 @@ def test_without_gpus_the_machine_has_to_be_described(model, capsys, monkeypatch
     assert json.loads(out)["plans"][0]["max_tokens"] == (1 << 30) // (2 * 2 * 16 * 2 * 16) * 16
 
 
+def test_without_gpus_the_checkpoint_is_looked_at_all_the_same(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("vllm_supervisor.adapters.nvml_once.read_once", lambda: None)
+    code, out, err = run_plan(capsys, tmp_path / "gone")
+    assert (code, out) == (78, "")
+    assert f"{tmp_path / 'gone'} does not exist" in err.splitlines()[0]
+    assert "no GPU answers here" in err.splitlines()[1]
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["table", "json"])
+def test_what_does_not_fit_is_shown_and_ends_with_78(model, capsys, json_too):
+    machine = ("--gpus", 2, "--gpu-memory", "8GiB", *json_too)
+    assert run_plan(capsys, model, *machine, "--max-model-len", 2048)[0] == 0
+    code, out, err = run_plan(capsys, model, *machine, "--max-model-len", 99_000_000)
+    assert (code, err) == (78, "")
+    assert "99000000" in out.replace(",", "")
+    code, out, _ = run_plan(capsys, model, "--gpus", 2, "--gpu-memory", "64MiB", *json_too)
+    assert code == 78
+    assert out
+
+
 def test_json_of_a_plan(model, capsys):
     code, out, err = run_plan(capsys, model, "--gpus", 2, "--gpu-memory", "8GiB", "--json")
     assert (code, err) == (0, "")

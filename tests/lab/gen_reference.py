@@ -102,11 +102,23 @@ def exit_codes_page() -> str:
         "",
         "## Other verbs",
         "",
-        "Each says its codes in its `--help` and in [the command line](cli.md). One that needs a right which the caller lacks ends",
-        f"with {NOPERM} (EX_NOPERM) and a sentence that says who may call it; the daemon itself never does.",
+        f"One that needs a right which the caller lacks ends with {NOPERM} (EX_NOPERM) and a sentence that says who may call it;",
+        "the daemon itself never does.",
+        "",
+        "| verb | exit codes |",
+        "|---|---|",
+        *(f"| `{verb}` | {codes} |" for verb, codes in _verb_codes()),
         "",
     ]
     return "\n".join(lines)
+
+
+def _verb_codes() -> list[tuple[str, str]]:
+    """Every verb but `run` with what its --help says of its exit codes."""
+    top = cli.parser()
+    verbs = next(action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    said = {verb: str(parser.epilog).partition("Exit codes: ")[2].rstrip(".") for verb, parser in verbs.choices.items()}
+    return [(verb, codes) for verb, codes in said.items() if verb != "run"]
 
 
 def cli_page() -> str:

@@ -44,6 +44,31 @@ def test_code_of_the_checkpoint_is_trusted_only_where_there_is_some(tmp_path, mo
     assert "\ntrust-remote-code = true" in (tmp_path / "b.toml").read_text()
 
 
+def test_a_directory_that_is_not_there_is_named_and_no_file_of_ours(tmp_path, model):
+    done = verb("init", "--output", tmp_path / "none" / "x.toml", "--model", model, "--device", "cpu")
+    assert done.code == 64
+    assert done.err == (
+        f"vllm-supervisor init: {tmp_path}/none/x.toml cannot be written: there is no directory {tmp_path}/none; make "
+        "it, or use another --output\n"
+    )
+
+
+@pytest.mark.parametrize(("option", "key"), [("--host", "engine.host"), ("--engine", "engine.command")])
+def test_what_check_would_call_wrong_is_not_written(tmp_path, model, option, key):
+    done = verb("init", "--output", tmp_path / "x.toml", "--model", model, "--device", "cpu", option, "")
+    assert done.code == 64
+    assert done.err.startswith(f"vllm-supervisor init: {key} must ")
+    assert sorted(os.listdir(tmp_path)) == ["model"]
+
+
+@pytest.mark.parametrize(("host", "code"), [("127.0.0.1", 64), ("0.0.0.0", 64), ("::", 64), ("127.0.0.2", 0)])
+def test_one_port_on_addresses_that_do_not_meet_is_two(tmp_path, model, host, code):
+    ports = ("--port", "9477", "--metrics-port", "9477")
+    done = verb("init", "--output", tmp_path / "x.toml", "--model", model, "--device", "cpu", "--host", host, *ports)
+    assert done.code == code, done
+    assert ("both say 9477" in done.err) is bool(code)
+
+
 @pytest.mark.parametrize("there", ["mine.toml", "mine.env"])
 def test_nothing_is_ever_overwritten(tmp_path, model, there):
     (tmp_path / there).write_text("precious")

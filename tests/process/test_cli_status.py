@@ -74,7 +74,7 @@ def test_an_instance_that_loads(tmp_path):
         assert "fake: launching: " in late.err
         refused = verb("smoke", config)
         assert refused.code == 1
-        assert "vllm-supervisor smoke: /v1/chat/completions" in refused.err
+        assert "gave no answer: /v1/chat/completions: nobody takes a connection there" in refused.err
 
 
 def test_a_start_that_fails_for_good_is_told_while_it_is_waited_for(tmp_path):

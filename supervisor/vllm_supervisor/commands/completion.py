@@ -33,23 +33,24 @@ complete -o default -F _vllm_supervisor vllm-supervisor
 """
 """Only what both shells have: zsh runs it with the rules of sh."""
 
-_HIDDEN = frozenset({"trial", "operate"})
-
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the verb."""
-    parser = subparsers.add_parser("completion", help=HELP, description=HELP.capitalize() + ".")
+    parser = subparsers.add_parser(
+        "completion", help=HELP, description=HELP.capitalize() + ".", epilog="Exit codes: 0 printed."
+    )
     parser.set_defaults(verbs=subparsers)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
     choices: dict[str, argparse.ArgumentParser] = args.verbs.choices
-    shown = {name: parser for name, parser in choices.items() if name not in _HIDDEN}
-    cases = [f'            {name}) words="{" ".join(_options(parser))}" ;;' for name, parser in shown.items()]
-    named = [name for name, parser in shown.items() if _takes_an_instance(parser)]
+    cases = [f'            {name}) words="{" ".join(_options(parser))}" ;;' for name, parser in choices.items()]
+    named = [name for name, parser in choices.items() if _takes_an_instance(parser)]
     sys.stdout.write(
-        _SCRIPT.format(verbs=" ".join(shown), cases="\n".join(cases), named=" | ".join(named), configured=SYSTEM_CONFIG)
+        _SCRIPT.format(
+            verbs=" ".join(choices), cases="\n".join(cases), named=" | ".join(named), configured=SYSTEM_CONFIG
+        )
     )
     return ExitCode.OK
 

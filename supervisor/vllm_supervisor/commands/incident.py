@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from vllm_supervisor.adapters.incidents import Kept
 
 HELP = "list, show or pack what was saved of failed starts and hangs"
+CODES = (
+    "Exit codes: 0 done, 1 no such incident or it cannot be read or written, 64 no such instance, 77 only root and the "
+    "service's user may."
+)
 NONE = 1
 
 _SHOWN = ("evidence.txt", "timeline.txt", "processes.txt", "kernel.log", "stacks.txt")
@@ -26,22 +30,20 @@ _LAST_LINES = 20
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the verb and what can be done with incidents."""
-    parser = subparsers.add_parser("incident", help=HELP, description=__doc__)
+    parser = subparsers.add_parser("incident", help=HELP, description=__doc__, epilog=CODES)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    about = "Exit codes: 0 done, 1 no such incident or it cannot be read or written, 64 no such instance, 77 only "
-    "root and the service's user may."
     for name, words in (
         ("list", "list the incidents of an instance, the newest last"),
         ("show", "show an incident: verdict, evidence, phases, processes, last lines"),
         ("export", "pack an incident into one tar.gz, for a report; it holds no secrets that we know"),
     ):
-        action = actions.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".", epilog=about)
+        action = actions.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".", epilog=CODES)
         add_places(action, required=True)
         if name == "list":
             action.add_argument("--json", action="store_true", help="print one object an incident")
             continue
         action.add_argument(
-            "incident", nargs="?", metavar="INCIDENT", help="its name, or the begin of it (default: the newest)"
+            "incident", nargs="?", metavar="INCIDENT", help="its name, or how it begins (default: the newest)"
         )
         if name == "export":
             action.add_argument("--all", action="store_true", help="pack all of them")

@@ -69,6 +69,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--engine", default="/opt/vllm/bin/vllm", metavar="PATH", help="default: %(default)s")
 
 
+METRICS_HOST = "127.0.0.1"
+
+
 def run(args: argparse.Namespace) -> int:
     """Write both files or none."""
     _choose_ports(args)
@@ -99,16 +102,17 @@ def _choose_ports(args: argparse.Namespace) -> None:
 
     args.port = args.port or free(args.host, 8000) if args.port != 0 else 0
     taken.append(f"{args.host}:{args.port}")
-    args.metrics_port = args.metrics_port or free("127.0.0.1", 9477) if args.metrics_port != 0 else 0
+    args.metrics_port = args.metrics_port or free(METRICS_HOST, 9477) if args.metrics_port != 0 else 0
 
 
 def _target(args: argparse.Namespace) -> Path:
+    from vllm_supervisor.core.neighbours import same_port
     from vllm_supervisor.daemon.locate import SYSTEM_CONFIG
 
     for option, port in (("--port", args.port), ("--metrics-port", args.metrics_port)):
         if not 1 <= port <= 65_535:
             raise InitError(f"{option} must be from 1 to 65535, not {port}")
-    if args.port == args.metrics_port:
+    if same_port(f"{args.host}:{args.port}", f"{METRICS_HOST}:{args.metrics_port}"):
         raise InitError(f"--port and --metrics-port both say {args.port}: give one another")
     target: Path = args.output.absolute() if args.output is not None else SYSTEM_CONFIG / f"{args.name}.toml"
     file = target.name if args.output is not None else f"{args.name}.toml"
@@ -124,6 +128,7 @@ def _target(args: argparse.Namespace) -> Path:
 
 def _document(args: argparse.Namespace, name: str) -> str:
     from vllm_supervisor.adapters.model_path import locate
+    from vllm_supervisor.config import parse
     from vllm_supervisor.config.example import Argument, document
     from vllm_supervisor.core.checkpoint import CheckpointError, parse_config
     from vllm_supervisor.core.plan.shape import read_shape
@@ -155,14 +160,18 @@ def _document(args: argparse.Namespace, name: str) -> str:
         "engine.host": args.host,
         "engine.port": args.port,
         "engine.device": args.device,
-        "metrics.listen": f"127.0.0.1:{args.metrics_port}",
+        "metrics.listen": f"{METRICS_HOST}:{args.metrics_port}",
     }
     unit = name if name == "kimi" else f"vllm@{name}"
     head = (
         f"The instance `{name}`. Lines without # are set, all others show a default. After a change: "
         f"`vllm-supervisor check --config FILE`, then `systemctl restart {unit}`."
     )
-    return document(head, given, [Argument(item.name, item.value, item.why, item.active) for item in found])
+    text = document(head, given, [Argument(item.name, item.value, item.why, item.active) for item in found])
+    problems = parse(text, name)
+    if isinstance(problems, list):
+        raise InitError("; ".join(f"{problem.key} {problem.message}" for problem in problems))
+    return text
 
 
 def _fit(model: Path) -> Fit | None:
@@ -212,8 +221,15 @@ def _write(files: Mapping[Path, tuple[str, int]]) -> None:
             path.unlink(missing_ok=True)
         if isinstance(error, FileExistsError):
             raise InitError(f"{error.filename2 or error.filename} exists and is not overwritten") from None
+        # Its own file name is that of a temporary file.
+        failed = next(path for path in files if path not in written)
+        if isinstance(error, FileNotFoundError):
+            said = (
+                f"{failed} cannot be written: there is no directory {failed.parent}; make it, or use another --output"
+            )
+            raise InitError(said) from None
         raise InitError(
-            f"{error.filename} cannot be written ({error.strerror}): become root, or use --output",
+            f"{failed} cannot be written ({error.strerror}): become root, or use --output",
             NOPERM if isinstance(error, PermissionError) else ExitCode.USAGE,
         ) from None
 

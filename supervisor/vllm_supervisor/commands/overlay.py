@@ -18,6 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="a directory of links to a checkpoint that asks for no FP8 KV cache",
         description="Makes a directory of links to a checkpoint in which config.json and hf_quant_config.json no "
         "longer ask for an FP8 KV cache. The checkpoint itself is never written.",
+        epilog="Exit codes: 0 done, 64 usage, 78 the checkpoint or the target cannot be used.",
     )
     parser.add_argument("model", metavar="MODEL", nargs="?", help="directory of the checkpoint, or a cached hub name")
     parser.add_argument("--output", metavar="DIR", help="where the overlay stands, the same at every start")

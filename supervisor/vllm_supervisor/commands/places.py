@@ -58,6 +58,17 @@ def find(args: argparse.Namespace) -> Place | None:
         return None
 
 
+def start_with(place: Place) -> str:
+    """The command that starts an instance on this machine."""
+    from vllm_supervisor.adapters.systemctl import runs
+    from vllm_supervisor.daemon.locate import SYSTEM_CONFIG
+
+    if runs() and place.config_path.parent == SYSTEM_CONFIG:
+        unit = {"kimi": "kimi", "kimi-weights": "kimi-weights"}.get(place.name, f"vllm@{place.name}")
+        return f"systemctl start {unit}"
+    return f"vllm-supervisor run --config {place.config_path}"
+
+
 def denied(verb: str, problems: Iterable[Problem]) -> bool:
     """Whether a part of the configuration may not be read by us; then a sentence on stderr says who may."""
     closed = next((problem.file for problem in problems if problem.denied), "")

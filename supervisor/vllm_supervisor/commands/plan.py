@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vllm_supervisor.core import held
@@ -15,24 +13,14 @@ from vllm_supervisor.core.exits import ExitCode
 from vllm_supervisor.core.plan import engine, planner, present
 from vllm_supervisor.core.plan.request import Measured, PlanEntry, PlanRequest
 from vllm_supervisor.core.plan.shape import Shape, read_shape
-from vllm_supervisor.core.plan.sizes import find_card, parse_size
 from vllm_supervisor.core.plan.weights import Tally, tally
+
+from .plan_machine import NoMachineError, UsageError, machine_of, size_of
 
 if TYPE_CHECKING:
     from vllm_supervisor.adapters.checkpoint import CheckpointSeen
 
 CACHE_TYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
-
-
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    count: int | None = None
-    memory: int | None = None
-    capability: tuple[int, int] | None = None
-
-
-class _UsageError(Exception):
-    """A wrong command line, as one sentence."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,6 +30,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="what fits on which GPUs, before anything is started",
         description="Reads config.json and safetensors headers, no weights, and says for every tensor-parallel "
         "size what lands on a GPU, how many tokens fit beside it and which flags to use.",
+        epilog="Exit codes: 0 something fits (with --max-model-len: that length does), 64 usage, or no GPU is here and "
+        "none was described, 78 nothing fits, or the checkpoint cannot be used.",
     )
     parser.add_argument("model", metavar="MODEL", help="directory of the checkpoint, or a hub name in the cache")
     machine = parser.add_argument_group("the machine (default: the GPUs that are here)")
@@ -69,7 +59,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan; 78 for a checkpoint that cannot be used."""
+    """Print the plan; 78 for a checkpoint that cannot be used, or where nothing fits."""
     from vllm_supervisor.daemon.measured import measured_of_model
 
     return run_with(args, measured_of_model(args.model))
@@ -80,17 +70,20 @@ def run_with(args: argparse.Namespace, measured: tuple[Measured, ...]) -> int:
     from vllm_supervisor.adapters.checkpoint import read_checkpoint
     from vllm_supervisor.adapters.model_path import locate
 
+    lacking, request = "", None
     try:
         request = request_from(args, measured)
-    except _UsageError as problem:
+    except NoMachineError as problem:
+        lacking = str(problem)  # the checkpoint can be looked at all the same
+    except UsageError as problem:
         sys.stderr.write(f"vllm-supervisor plan: {problem}\n")
         return ExitCode.USAGE
     seen = read_checkpoint(locate(args.model, os.environ))
     failed = _problems(seen)
-    if failed:
-        for sentence in failed:
-            sys.stderr.write(f"vllm-supervisor plan: {_printable(sentence)}\n")
-        return ExitCode.PERMANENT
+    for sentence in [*failed, *filter(None, [lacking])]:
+        sys.stderr.write(f"vllm-supervisor plan: {_printable(sentence)}\n")
+    if failed or request is None:
+        return ExitCode.PERMANENT if failed else ExitCode.USAGE
     assert seen.config is not None  # noqa: S101 - a checkpoint without problems has one
     shape = read_shape(seen.config, seen.quant_config)
     counted = tally(seen.tensors, shape)
@@ -107,24 +100,25 @@ def run_with(args: argparse.Namespace, measured: tuple[Measured, ...]) -> int:
         _show(shape, counted, request, entries)
         if args.held_weights:
             sys.stdout.write("".join(f"{line}\n" for line in held.remarks(request.version)))
-    return ExitCode.OK
+    fits = any(entry.fits and (request.max_model_len or 0) <= entry.max_model_len for entry in entries)
+    return ExitCode.OK if fits else ExitCode.PERMANENT
 
 
 def request_from(args: argparse.Namespace, measured: tuple[Measured, ...]) -> PlanRequest:
     """The request that a command line makes."""
-    machine = _machine(args)
+    machine = machine_of(args)
     for name in ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "block_size"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise _UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     if args.pipeline_parallel_size < 1 or args.data_parallel_size < 1:
-        raise _UsageError("--pipeline-parallel-size and --data-parallel-size must be at least 1")
+        raise UsageError("--pipeline-parallel-size and --data-parallel-size must be at least 1")
     utilization = args.gpu_memory_utilization
     if utilization is not None and not 0 < utilization <= 1:
-        raise _UsageError(f"--gpu-memory-utilization must be above 0 and at most 1, not {utilization:g}")
-    cache = _size(args.kv_cache_memory, "--kv-cache-memory")
+        raise UsageError(f"--gpu-memory-utilization must be above 0 and at most 1, not {utilization:g}")
+    cache = size_of(args.kv_cache_memory, "--kv-cache-memory")
     if machine.memory is None and cache is None:
-        raise _UsageError(
+        raise NoMachineError(
             "no GPU answers here; describe the machine, for instance --gpus 8 --gpu-memory 95.6GiB, "
             "or give --kv-cache-memory"
         )
@@ -148,64 +142,11 @@ def request_from(args: argparse.Namespace, measured: tuple[Measured, ...]) -> Pl
     )
 
 
-def _machine(args: argparse.Namespace) -> _Machine:
-    count, named = None, args.gpu
-    if args.gpus is not None:
-        match = re.fullmatch(r"\s*(\d{1,5})?\s*[x*]?\s*(.*?)\s*", args.gpus, re.IGNORECASE)
-        if match is None or match[1] == "0" or not (match[1] or match[2]):
-            raise _UsageError(f"--gpus takes a number from 1 up, not {args.gpus!r}")
-        if match[2] and find_card(match[2]) is None:
-            raise _UsageError(f"--gpus takes a number up to 99999 and a card that is known here, not {args.gpus!r}")
-        count, named = int(match[1] or 1), named or match[2] or None
-    memory = parse_size(args.gpu_memory) if args.gpu_memory else None
-    if args.gpu_memory and memory is None:
-        named = named or args.gpu_memory
-    capability = _capability(args.compute_capability)
-    if named:
-        card = find_card(named)
-        if card is None:
-            raise _UsageError(f"{named!r} is neither a size nor a card that is known here; give --gpu-memory 95.6GiB")
-        return _Machine(count or 1, memory or card[1], capability or card[2])
-    if memory is not None:
-        if memory < 1:
-            raise _UsageError("--gpu-memory must be more than nothing")
-        return _Machine(count or 1, memory, capability)
-    return _machine_here(count, capability)
-
-
-def _machine_here(count: int | None, capability: tuple[int, int] | None) -> _Machine:
-    from vllm_supervisor.adapters.nvml_once import read_once
-
-    seen = read_once()
-    if seen is None or not seen.gpus:
-        return _Machine(count, None, capability)
-    smallest = min(seen.gpus, key=lambda gpu: gpu.total_bytes)
-    return _Machine(count or len(seen.gpus), smallest.total_bytes, capability or smallest.compute_capability)
-
-
-def _size(text: str | None, option: str) -> int | None:
-    if text is None:
-        return None
-    size = parse_size(text)
-    if not size:
-        raise _UsageError(f"{option} takes a size such as 11.7GiB, not {text!r}")
-    return size
-
-
-def _capability(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d{1,2})\.?(\d)", text)
-    if match is None:
-        raise _UsageError(f"--compute-capability takes a number such as 12.0, not {text!r}")
-    return int(match[1]), int(match[2])
-
-
 def _version(args: argparse.Namespace) -> engine.Version | None:
     if args.engine_version is not None:
         version = engine.parse_version(args.engine_version)
         if version is None:
-            raise _UsageError(f"--engine-version takes a release such as 0.32.0, not {args.engine_version!r}")
+            raise UsageError(f"--engine-version takes a release such as 0.32.0, not {args.engine_version!r}")
         return version
     from vllm_supervisor.adapters.engine_info import read_version
 

@@ -8,17 +8,19 @@ import os
 import sys
 from pathlib import Path
 
-from vllm_supervisor.core.exits import ExitCode
+from vllm_supervisor.core.exits import MEANINGS, ExitCode
 
 PARTING_S = 1.0
 """All is done and said by then; so long a thread may still take to come back."""
 
 HELP = "start the engine of a configuration and supervise it until it ends"
 
+CODES = "Exit codes: " + ", ".join(f"{int(code)} {meaning}" for code, meaning in MEANINGS.items()) + "."
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the verb."""
-    parser = subparsers.add_parser("run", help=HELP, description=HELP.capitalize() + ".")
+    parser = subparsers.add_parser("run", help=HELP, description=HELP.capitalize() + ".", epilog=CODES)
     parser.add_argument(
         "--config", type=Path, required=True, metavar="FILE", help="NAME.toml; NAME.env beside it is read, too"
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor.core.exits import NO_RESTART, NOPERM, ExitCode
 
-from .places import add_places, find
+from .places import add_places, find, start_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,8 +34,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "wait",
         help=HELP,
         description="Returns when an instance can answer. Waits through the retries after a transient failure.",
-        epilog="Exit codes: 0 ready, 75 failed or not running, 124 not ready in time, 64 no such instance, 77 only "
-        "root and the service's user may.",
+        epilog="Exit codes: 0 ready, 75 failed or not running (for 10 s, or at the end of --timeout), 124 it runs and "
+        "is not ready after --timeout, 64 no such instance, 77 only root and the service's user may.",
     )
     add_places(parser, required=True)
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds; without it there is no limit")
@@ -76,9 +76,11 @@ def _wait(place: Place, timeout_s: float | None, tell: Callable[[Mapping[str, An
             seen_at, last = now, str(status["status"])
             tell(status)
         elif _final(status["last"], began_wall) or now - seen_at >= ABSENT_S:
-            return ExitCode.TRANSIENT, _why(place.name, status["last"])
+            return ExitCode.TRANSIENT, _why(place, status["last"])
         if timeout_s is not None and now - began >= timeout_s:
-            return TIMED_OUT, f"{place.name} is not ready after {duration(now - began)}: {last or 'it does not run'}"
+            if not status["running"]:
+                return ExitCode.TRANSIENT, _why(place, status["last"])
+            return TIMED_OUT, f"{place.name} is not ready after {duration(now - began)}: {last}"
         time.sleep(EVERY_S)
 
 
@@ -89,9 +91,10 @@ def _final(row: Mapping[str, Any] | None, since: float) -> bool:
     return row.get("exit_code") in NO_RESTART or row.get("outcome") == "stopped"
 
 
-def _why(name: str, row: Mapping[str, Any] | None) -> str:
+def _why(place: Place, row: Mapping[str, Any] | None) -> str:
+    name = place.name
     if row is None:
-        return f"{name} does not run and was never started"
+        return f"{name} does not run and was never started; start it with `{start_with(place)}`"
     sentence = row.get("sentence") or row.get("reason") or "it ended without a word"
     return f"{name} does not run; its last start: {sentence}"
 

@@ -34,6 +34,25 @@ _BACK = (
 )
 
 
+def by_hand(verb: str, config: str, version: str = "") -> str:
+    """How a person does without systemd what an operation does with it, in one sentence.
+
+    Args:
+        verb: `restart`, `snapshot` or `upgrade`.
+        config: The configuration file.
+        version: Of vLLM, for `upgrade`.
+    """
+    end, begin = "end its `vllm-supervisor run` with Ctrl-C", f"`vllm-supervisor run --config {config}`"
+    match verb:
+        case "snapshot":
+            return f"{end}, run the command yourself, then start it again with {begin}"
+        case "upgrade":
+            make = f"make an environment for it (`make engine VLLM={version or 'VERSION'}`), name it in engine.command"
+            return f"{make}, {end} and start it again with {begin}"
+        case _:
+            return f"{end} and start it again with {begin}"
+
+
 def steps_of(verb: str, params: Mapping[str, Any]) -> tuple[Step, ...]:
     """The steps of an operation.
 

@@ -94,11 +94,15 @@ def ended_lines(status: Mapping[str, Any], now: float) -> list[str]:
     """How the last start of an instance ended whose daemon is gone."""
     last = status.get("last")
     head = f"{status['instance']}: not running"
-    if not last:
-        return [f"{head}, never started"]
-    lines = [head]
-    lines += [f"{name:<10} {text}" for name, text in ended_facts(last, now)]
-    return lines
+    found = [*(ended_facts(last, now) if last else ()), *configuration_facts(status)]
+    return [head if last else f"{head}, never started", *(f"{name:<10} {text}" for name, text in found)]
+
+
+def configuration_facts(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is wrong with the configuration of an instance that does not run; few of many, each as a pair."""
+    problems = list(status.get("problems") or ())
+    more = [f"and {len(problems) - SHOWN} more: `vllm-supervisor check` names all"] if len(problems) > SHOWN else []
+    return [("fault", str(problem)) for problem in (*problems[:SHOWN], *more)]
 
 
 def ended_facts(row: Mapping[str, Any], now: float) -> list[tuple[str, str]]:
@@ -120,6 +124,8 @@ def ended_facts(row: Mapping[str, Any], now: float) -> list[tuple[str, str]]:
     return found
 
 
+SHOWN = 5
+"""Problems of a configuration that a status has room for."""
 HISTORY_COLUMNS = ("started", "outcome", "ready after", "longest phases", "exit", "cause")
 GPU_COLUMNS = ("GPU", "memory", "of", "engine", "busy", "power", "temp")
 

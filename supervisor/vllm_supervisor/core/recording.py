@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import typing
 from collections.abc import Mapping
 from enum import Enum
@@ -65,9 +66,18 @@ def from_line(line: str) -> tuple[float, object]:
     """
     try:
         raw = json.loads(line)
-        return float(raw["at"]), decode(raw["value"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"not a line of a recording: {error}") from error
+        at, value = raw["at"], raw["value"]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError("not a line of a recording") from None
+    if not isinstance(at, int | float) or isinstance(at, bool) or not math.isfinite(at):
+        raise ValueError("not a line of a recording: it has no time")
+    try:
+        return float(at), decode(value)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        kind = value.get("type") if isinstance(value, dict) else None
+        known = kind if isinstance(kind, str) and kind in _TYPES else ""
+        why = f"its {known} lacks something" if known else "its kind is not known here"
+        raise ValueError(f"not a line of a recording: {why}") from None
 
 
 def decode(raw: typing.Any) -> object:

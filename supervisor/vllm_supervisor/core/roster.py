@@ -17,8 +17,8 @@ def roster_lines(rows: Sequence[Mapping[str, Any]], now: float) -> list[str]:
 
     Args:
         rows: One mapping an instance: `name`, `gpus` in words, `status` as /status says it (or as much as is
-            known of it, None when it does not run), `failure` (the newest failed start of its history) and
-            `closed`, when its supervisor and history may not be read.
+            known of it, None when it does not run), `failure` (the newest failed start of its history), `problems`
+            (of the configuration of one that does not run) and `closed`, when supervisor and history may not be read.
         now: Wall-clock seconds.
     """
     return table([COLUMNS, *(_cells(row, now) for row in rows)])
@@ -33,7 +33,8 @@ def _cells(row: Mapping[str, Any], now: float) -> tuple[str, ...]:
     status = row.get("status")
     failure = _failure(row, now)
     if not status:
-        return (row["name"], "not running", "no", "-", row["gpus"], "-", failure)
+        state = "not running, bad configuration" if row.get("problems") else "not running"
+        return (row["name"], state, "no", "-", row["gpus"], "-", failure)
     state = mood({"liveness": None, **status})[1]
     rates = status.get("rates") or {}
     speed = f"{rates['generation']:.1f}" if status.get("ready") and "generation" in rates else "-"

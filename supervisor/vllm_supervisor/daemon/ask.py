@@ -27,7 +27,7 @@ class AskError(Exception):
 
 
 def ask(place: Place) -> dict[str, Any]:
-    """What /status says, with `running`; of a dead daemon the last start as `last`.
+    """What /status says, with `running`; of a dead daemon the last start as `last`, and the configuration's `problems`.
 
     Raises:
         AskError: neither daemon nor history can be read by us.
@@ -39,7 +39,21 @@ def ask(place: Place) -> dict[str, Any]:
     except control.NotRunningError:
         rows = past(place, 1)
         last = {name: value for name, value in rows[-1].items() if name not in _INTERNAL} if rows else None
-        return {"instance": place.name, "running": False, "ready": False, "phase": "", "last": last}
+        return {"instance": place.name, "running": False, "ready": False, "phase": "", "last": last} | {
+            "problems": _problems(place)
+        }
+
+
+def _problems(place: Place) -> list[str]:
+    """What is wrong with the configuration that the next start would read; nothing where we may not read it."""
+    from vllm_supervisor.config.load import holder_of
+
+    from .instance import read_instance
+
+    found = read_instance(holder_of(place.config_path) or place.config_path)
+    if not isinstance(found, list) or any(problem.denied for problem in found):
+        return []
+    return [str(problem) for problem in found]
 
 
 def past(place: Place, limit: int = 500) -> list[dict[str, Any]]:

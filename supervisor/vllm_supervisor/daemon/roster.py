@@ -32,6 +32,7 @@ def roster(config_dir: Path = SYSTEM_CONFIG) -> list[dict[str, Any]]:
             place = locate(name, config_dir=config_dir)
             status = ask(place)
             row["status"] = status if status["running"] else None
+            row["problems"] = status.get("problems", [])
             row["failure"] = _plain(last_failure(past(place, LOOKED_BACK)))
         except (AskError, LookupError, OSError):
             # What everybody may know is in the claim.

@@ -17,6 +17,7 @@ from vllm_supervisor.core.overview import Standing, mood, phase_rows
 from vllm_supervisor.core.plain import (
     GPU_COLUMNS,
     NODE_COLUMNS,
+    configuration_facts,
     ended_facts,
     facts,
     gpu_cells,
@@ -144,7 +145,8 @@ def _pairs(pairs: Sequence[tuple[str, str]]) -> Table:
 def _ended(status: Mapping[str, Any]) -> RenderableType:
     head = Text.assemble((printable(str(status["instance"])), "bold"), "  ", ("not running", "bold red"))
     last = status.get("last")
-    return Group(head, _pairs(ended_facts(last, time.time())) if last else Text("never started"))
+    pairs = [*(ended_facts(last, time.time()) if last else ()), *configuration_facts(status)]
+    return Group(head, *(() if last else (Text("never started"),)), *((_pairs(pairs),) if pairs else ()))
 
 
 def _gpus(gpus: Sequence[Mapping[str, Any]]) -> Table:

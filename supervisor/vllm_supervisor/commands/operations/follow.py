@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from vllm_supervisor.adapters import systemctl
 from vllm_supervisor.adapters.steps_journal import JournalError, StepsJournal
 from vllm_supervisor.core.exits import NOPERM, ExitCode
-from vllm_supervisor.core.operations import UNIT_NAME, changed, steps_of, transient_unit
+from vllm_supervisor.core.operations import UNIT_NAME, by_hand, changed, steps_of, transient_unit
 from vllm_supervisor.core.plain import printable
 
-from .served import Served, StepError, may_act, served
+from .served import REFUSED, NoSystemdError, Served, StepError, may_act, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +44,9 @@ def find_served(args: argparse.Namespace) -> Served | int:
         return _said(args.verb, f"{place.name!r} cannot be the name of a unit", ExitCode.USAGE)
     try:
         return served(place.name, place.config_path)
+    except NoSystemdError as error:
+        remedy = by_hand(args.verb, str(place.config_path), getattr(args, "vllm", None) or "")
+        return _said(args.verb, f"{error}, and {args.verb} works through it; by hand: {remedy}", REFUSED)
     except StepError as error:
         return _said(args.verb, f"{place.name}: {error}", ExitCode.USAGE)
 

@@ -34,6 +34,10 @@ class StepError(Exception):
         self.denied = denied
 
 
+class NoSystemdError(StepError):
+    """This machine was not booted with systemd, so that no instance has a unit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """One instance under systemd."""
@@ -103,7 +107,7 @@ def served(name: str, config_path: Path) -> Served:
         StepError: systemd does not answer, or has no unit for it.
     """
     if not systemctl.runs():
-        raise StepError("systemd does not run here; end the foreground run of it and start it again")
+        raise NoSystemdError("systemd does not run here")
     try:
         unit = unit_of(name, systemctl.show(f"{name}.service", "LoadState", "ExecStart"))
         if systemctl.show(unit, "LoadState").get("LoadState") != "loaded":
