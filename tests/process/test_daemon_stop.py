@@ -13,6 +13,7 @@ import pytest
 from process.daemon_tools import at_most, ended, marked, nothing_left, rows, running, told, until_ready
 from process.harness import Daemon
 from process.waiting import http_get
+from vllm_supervisor.core.ending import NO_FAREWELL
 
 PHASES = (
     "launching",
@@ -86,6 +87,20 @@ def test_running_requests_finish_before_the_engine_is_told_to_end(tmp_path):
         assert [text for text in told(daemon, "STATUS") if text.startswith("Draining (SIGTERM)")]
         # What is asked for until the engine ends grows with the requests that finish.
         assert len(told(daemon, "EXTEND_TIMEOUT_USEC")) >= 4
+
+
+def test_an_idle_engine_that_drains_itself_is_not_waited_for(tmp_path):
+    # As if it waited for its workers: it goes on answering, and would have a minute for that.
+    fake = {"pace": 0, "ignore_sigterm": True, "double_fork": True}
+    args = {"tensor-parallel-size": 2, "shutdown-timeout": 60}
+    with running(tmp_path, fake, engine={"args": args}, stop={"drain_s": 60}) as daemon:
+        until_ready(daemon)
+        segments = daemon.control("stats")["segments"]
+        assert segments
+        daemon.sigterm()
+        ended(daemon, 0)
+        nothing_left(daemon, segments)
+        assert NO_FAREWELL in daemon.log()
 
 
 @pytest.mark.parametrize("when", ["loading", "ready"])

@@ -120,6 +120,11 @@ def reach(stand):
     return start
 
 
+def kinds(start):
+    """The kinds of what the last events gave, the log left out."""
+    return [type(effect) for effect in start.fresh if not isinstance(effect, fx.Log)]
+
+
 def _grace():
     return ready(Policy(grace_s=20.0)).do(BUSY, ev.StopRequested("SIGTERM"), after=PAUSE)
 

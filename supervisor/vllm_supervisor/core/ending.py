@@ -24,6 +24,7 @@ from .effects import (
 )
 from .events import Counted, EngineExited, StopRequested, Swept
 from .exits import ExitCode, exit_code
+from .idle import alone, idle
 from .phases import BEFORE_ENGINE, LOADING, SETTLED, Phase
 from .policy import EXTEND_EVERY_S
 from .state import State, StopStep
@@ -40,8 +41,7 @@ SWEEP_S = 30.0
 EXTEND_STOP_S = 60.0
 TIMEOUT_SLACK_S = 5.0
 """systemd's clock of the start began before ours, by the time that the interpreter takes to start."""
-LOOKED_AGAIN_S = 1.0
-"""So long after the drain began, its connections have been counted anew."""
+NO_FAREWELL = "nothing runs and nobody is connected: the engine's own farewell is not waited for"
 
 
 def verdict(state: State, fallback: Cause) -> Cause:
@@ -141,23 +141,17 @@ def _drain(state: State, now: float) -> Result:
     return state, (*begin, ReadCounters())
 
 
-def _idle(state: State, event: Counted, now: float) -> bool:
-    """Whether no request runs; without counters, whether no client is connected any more."""
-    if event.running is not None:
-        return not event.running and not event.waiting
-    return state.activity.connections == 0 and now - state.since >= LOOKED_AGAIN_S
-
-
 def drained(state: State, before: Counted | None, event: Counted, now: float) -> Result:
     """Counters while draining: progress extends the stop, an idle engine ends the drain."""
     if state.stop_step is not StopStep.DRAIN:
         return state, ()
-    if _idle(state, event, now):
+    if idle(state, event, now):
         if not state.policy.engine_drains:
             return _terminate(state, now, ())
-        if state.activity.connections == 0:
-            # Nothing to finish and nobody to answer: vLLM 0.32 then waits 17 s for its own workers.
-            state = replace(state, deadline=min(state.deadline or now, now + TERM_AGAIN_S))
+        if alone(state, now):
+            # vLLM 0.32 then waits 3 s to 17 s for its own workers, which it kills at once without --shutdown-timeout.
+            killed, effects = _kill(state, now)
+            return killed, (Log("info", NO_FAREWELL), *effects)
     evidence = state.evidence
     if before is not None and before != event and now - evidence.extended_at >= EXTEND_EVERY_S:
         left = max((state.deadline or now) - now, 0.0)

@@ -1,7 +1,4 @@
-"""What can happen. Adapters put these into the one queue; `step` answers each of them in every phase.
-
-Events are values: `run --record FILE` writes them, and `replay FILE` runs them through `step` again.
-"""
+"""What can happen: values that adapters queue and `step` answers in every phase; `run --record` keeps them."""
 
 from __future__ import annotations
 
@@ -161,7 +158,7 @@ class ReloadRequested:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The engine's own counters, read from its /metrics; None where it does not show them."""
+    """The engine's own counters, as its page showed them that was asked for at `at` (monotonic); None: not shown."""
 
     generation_tokens: float | None = None
     prompt_tokens: float | None = None
@@ -169,6 +166,7 @@ class Counted:
     waiting: float | None = None
     kv_usage: float | None = None
     iterations: float | None = None
+    at: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

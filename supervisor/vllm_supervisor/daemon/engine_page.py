@@ -12,7 +12,7 @@ EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A page, None when the engine did not answer, and when it was here (monotonic seconds)."""
+    """A page, None when the engine did not answer, and when it was asked for (monotonic seconds)."""
 
     page: bytes | None = None
     at: float = float("-inf")
@@ -32,8 +32,8 @@ class EnginePage:
 
     async def now(self) -> Fetched:
         """The page as it is after this call."""
-        page = await self._fetch()
-        self._last = Fetched(page, asyncio.get_running_loop().time())
+        asked = asyncio.get_running_loop().time()
+        self._last = Fetched(await self._fetch(), asked)
         return self._last
 
     async def lately(self, wait_s: float | None = None) -> Fetched:

@@ -156,7 +156,7 @@ class Watch:
         """
         fetched = await (self.page.now() if fresh else self.page.lately())
         if fetched.page is None:
-            self._put(Counted())
+            self._put(Counted(at=fetched.at))
             return
         read = read_counters(fetched.page)
         self.counters = read
@@ -172,6 +172,7 @@ class Watch:
                 waiting=read.waiting,
                 kv_usage=read.kv_usage_mean,
                 iterations=read.iterations,
+                at=fetched.at,
             ),
         )
 
