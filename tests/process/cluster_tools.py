@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,56 @@ HEADLESS = {"never_listen": True, "no_readiness_line": True}
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
+HEAD_ADDRESS = "10.213.0.1"
+"""The first end of the cable."""
+
+WIRE = "wire"
+"""The name of both ends as network interfaces."""
+
 Start = Callable[..., Daemon]
+
+
+@dataclass(frozen=True)
+class Cable:
+    """Two network namespaces, and what connects them."""
+
+    names: tuple[str, str]
+
+    def inside(self, rank: int) -> tuple[str, ...]:
+        """What stands before a command that runs in a namespace."""
+        return "ip", "netns", "exec", self.names[rank]
+
+    def up(self) -> None:
+        """Mend it."""
+        _ip("-n", self.names[1], "link", "set", WIRE, "up")
+
+    def down(self) -> None:
+        """Cut it."""
+        _ip("-n", self.names[1], "link", "set", WIRE, "down")
+
+
+@contextlib.contextmanager
+def cable() -> Iterator[Cable]:
+    """Two namespaces with a pair of virtual network cards between them; needs root and iproute2."""
+    names = (f"vs{os.getpid()}n0", f"vs{os.getpid()}n1")
+    try:
+        for name in names:
+            _ip("netns", "add", name)
+            _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", names[0], "link", "add", WIRE, "type", "veth", "peer", "name", WIRE, "netns", names[1])
+        for name, address in zip(names, (HEAD_ADDRESS, "10.213.0.2"), strict=True):
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", WIRE)
+            _ip("-n", name, "link", "set", WIRE, "up")
+        yield Cable(names)
+    finally:
+        for name in names:
+            with contextlib.suppress(AssertionError):
+                _ip("netns", "del", name)
+
+
+def _ip(*words: str) -> None:
+    done = subprocess.run(["ip", *words], check=False, timeout=30, capture_output=True, text=True)
+    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
 
 
 @contextlib.contextmanager
@@ -38,7 +90,7 @@ def cluster(folder: Path, nnodes: int = 2, head: str = "") -> Iterator[Start]:
             credentials.mkdir(exist_ok=True)
             (credentials / "cluster-secret").write_text(secret)
             (credentials / "cluster-secret").chmod(0o600)
-            tables = {"cluster": {"nnodes": nnodes, "head": head, "node_rank": rank}, **more}
+            tables = {**more, "cluster": {"nnodes": nnodes, "head": head, "node_rank": rank, **more.get("cluster", {})}}
             fake = {**(HEADLESS if rank else {}), **(fake or {})}
             env = {"CREDENTIALS_DIRECTORY": str(credentials)}
             return stack.enter_context(running(here, fake, env=env, prefix=prefix, **tables))

@@ -137,3 +137,16 @@ def test_many_differences_are_counted():
     found = difference({str(n): "a" for n in range(9)}, {1: {}}, 2)
     assert found is not None
     assert found.summary.endswith("; and 6 more")
+
+
+def test_two_machines_of_one_rank_are_named():
+    head = heads.heard(heads.Head(3, "a"), report("b", host="alpha"), 0.0)
+    again = heads.heard(head, report("c", host="alpha"), 1.0)
+    assert again.fate is None
+    twice = heads.heard(head, report("c", host="beta"), 1.0)
+    assert twice.fate.reason == "configuration-invalid"
+    assert twice.fate.summary == "two machines say that they are node 2 of 3: alpha and beta"
+    # A machine that was replaced is another matter: the old one is silent, or has said that it ends.
+    assert heads.heard(head, report("c", host="beta"), SILENT_S + 1).fate is None
+    ended = heads.heard(head, report("b", count=2, host="alpha", fault=DIED), 0.5)
+    assert heads.heard(ended, report("c", host="beta"), 1.0).fate is None

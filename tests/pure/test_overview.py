@@ -7,6 +7,7 @@ import pytest
 from lab.situations import FAILURE, SITUATIONS, USUAL, loading, ready, waiting
 from vllm_supervisor.core.overview import Standing, last_failure, load_seconds, medians, pace, phase_rows, slower
 from vllm_supervisor.core.plain import HISTORY_COLUMNS, ago, history_cells, printable, remarks, status_lines, table
+from vllm_supervisor.daemon.page_cluster import nodes as page_nodes
 
 NOW = 1_800_000_000.0
 
@@ -170,4 +171,9 @@ def test_all_nodes_of_a_cluster_are_in_one_table():
     ]
     other = status_lines({**waiting(), "cluster": {"nnodes": 3, "rank": 1, "nodes": nodes}}, NOW)
     assert any("answered by node 1 of 3" in line for line in other)
+    nodes[1]["host"] = "<b>gpu02</b>"
+    card = page_nodes({"cluster": {"nnodes": 3, "rank": 0, "nodes": nodes}})[1]
+    assert "<dt>2 of 3 <small>&lt;b&gt;gpu02&lt;/b&gt;</small></dt><dd>loading-weights, heard 0.4 s ago</dd>" in card
+    assert '<dd><span class="problem">missing</span></dd>' in card
+    assert page_nodes({"cluster": None}) == ("nodes", "")
     assert not any(line.startswith("node ") for line in status_lines({**waiting(), "cluster": None}, NOW))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import ipaddress
 import socket
 from pathlib import Path
 
@@ -37,3 +39,19 @@ def own_address(host: str, port: int) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return ""
+
+
+def only_here(host: str) -> str:
+    """The loopback address that a name means on this machine, where others cannot reach it; empty when they can.
+
+    Debian gives the machine's own name 127.0.1.1 in /etc/hosts. An address, and `localhost`, is meant as it is written.
+    """
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return ""
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return ""
+    loops = sorted(address for address in found if ipaddress.ip_address(address.partition("%")[0]).is_loopback)
+    return loops[0] if loops and len(loops) == len(found) and host != "localhost" else ""

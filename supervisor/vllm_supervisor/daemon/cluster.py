@@ -126,6 +126,10 @@ class Cluster:
             self._put(Faulted(Cause("configuration-invalid", summary=str(error), advice=advice)))
             return
         facts = await asyncio.to_thread(self._look)
+        if facts.trouble:
+            advice = "Set it to the head's address in the network of the nodes."
+            self._put(Faulted(Cause("configuration-invalid", summary=facts.trouble, advice=advice)))
+            return
         self.environment = facts.environment
         if mind is None:
             table = self._table

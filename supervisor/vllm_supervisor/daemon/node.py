@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor import __version__
-from vllm_supervisor.adapters.identity import identity, own_address
+from vllm_supervisor.adapters.identity import identity, only_here, own_address
 from vllm_supervisor.adapters.model_path import locate
 from vllm_supervisor.config import Problem, Settings
 from vllm_supervisor.core.cluster.compare import prints
@@ -37,10 +37,12 @@ class Facts:
     Attributes:
         prints: What must be equal on all nodes, by name.
         environment: What the engine must know of this node.
+        trouble: Why the others cannot reach this node; empty when they can, as far as is known.
     """
 
     prints: Mapping[str, str]
     environment: Mapping[str, str]
+    trouble: str = ""
 
 
 def as_node(settings: Settings, host: str, file: Path) -> Settings | Problem:
@@ -106,7 +108,13 @@ def facts_of(instance: Instance, model: str, version: str, environment: Mapping[
     return Facts(
         {name: _shortened(value) for name, value in told.items()},
         {"VLLM_HOST_IP": address} if address else {},
+        _unreachable(cluster.head) if cluster.place == 0 else "",
     )
+
+
+def _unreachable(head: str) -> str:
+    found = only_here(head)
+    return f"cluster.head: {head} is {found} on the head itself, where no other node can reach it" if found else ""
 
 
 def _shortened(value: str) -> str:

@@ -16,13 +16,13 @@ from vllm_supervisor.core.overview import COMPARED, PhaseRow, Standing, mood, ph
 from vllm_supervisor.core.plain import ago, serving
 from vllm_supervisor.core.words import duration, size
 
+from .page_cluster import nodes
 from .page_neighbours import neighbours
 from .page_svg import bar, chart
 from .trend import KEPT_S, Point
 
 _ASSETS = files("vllm_supervisor.daemon") / "assets"
-CSS = (_ASSETS / "app.css").read_bytes()
-SCRIPT = (_ASSETS / "app.js").read_bytes()
+CSS, SCRIPT = ((_ASSETS / name).read_bytes() for name in ("app.css", "app.js"))
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -67,6 +67,7 @@ def page(status: Mapping[str, Any], points: Sequence[Point], failure: Mapping[st
         _start(status),
         _serving(status, points, now),
         _failure(status, failure),
+        nodes(status),
         _gpus(status),
         neighbours(status),
         _details(status),

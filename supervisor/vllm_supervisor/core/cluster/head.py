@@ -77,9 +77,23 @@ def heard(head: Head, report: Report, now: float) -> Head:
         return head
     former = head.former
     if last is not None and last.report.start != report.start:
+        if _twice(last, report, now):
+            hosts = f"{last.report.host} and {report.host}"
+            head = failed(head, _same_rank(f"two machines say that they are {node_name(rank, head.nnodes)}: {hosts}"))
         former = {**former, rank: (*former.get(rank, ()), last.report.start)[-FORMER:]}
     head = replace(head, seen={**head.seen, rank: Seen(report, now)}, former=former)
     return _judge(head, now)
+
+
+def _twice(last: Seen, report: Report, now: float) -> bool:
+    """Whether two machines live that have one rank, and not one that was started again."""
+    hosts = {last.report.host, report.host} - {""}
+    return len(hosts) == 2 and now - last.at <= SILENT_S and last.report.fault is None
+
+
+def _same_rank(summary: str) -> Cause:
+    advice = "Give every machine a cluster.node_rank of its own, or a line of its own in cluster.nodes."
+    return Cause("configuration-invalid", summary=summary, advice=advice)
 
 
 def tick(head: Head, now: float) -> Head:
