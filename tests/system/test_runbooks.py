@@ -13,35 +13,17 @@ import pytest
 
 from process.fakes import write_model
 from system import standin
+from system.books import BOOKS, Book, start
 from system.cards import PLACE, VARIABLES, Cards
 from system.hub import TOKEN, URL, Hub
 from system.operating import UNIT, clean, fake
 from system.service import Service, toml
 
 ROOT = Path(__file__).parents[2]
-BOOKS = ROOT / "docs/runbooks"
 MODEL = "/shared/kimi-k2.5-nvfp4"
 TOO_SMALL = "/srv/corpus/failure-logs/kv-cache-too-small-v0.32.log"
 PIP = "PIP_CONFIG_FILE=/srv/pip.conf"
 pytestmark = pytest.mark.timeout(300)
-
-
-class Book:
-    """The marked blocks of a runbook; `preamble` is what the operator's shell has before each."""
-
-    def __init__(self, service: Service, name: str, preamble: str = "") -> None:
-        self.machine, self.name, self.preamble = service.machine, name, preamble
-        found = re.findall(r"```sh\n(.*?)```", (BOOKS / f"{name}.md").read_text(), re.DOTALL)
-        self.left = [block for block in found if block.startswith("# run\n")]
-
-    def run(self, stdin: str = "", timeout: float = 120.0) -> str:
-        """The next block; what it printed."""
-        block = self.left.pop(0)
-        done = self.machine.run(f"set -e\n{self.preamble}\n{block}", check=False, timeout=timeout, stdin=stdin)
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, f"{self.name}:\n{block}\n{said}\n{self.machine.journal('kimi')}"
-        assert "Traceback" not in said
-        return said
 
 
 @pytest.fixture
@@ -63,23 +45,11 @@ def registry(service: Service) -> Iterator[Service]:
     standin.remove(service)
 
 
-def start(book: Book) -> None:
-    said = book.run()
-    assert "right" in said, said
-    said = book.run()
-    assert said.splitlines()[-1] == "active", said
-    book.run()
-    assert book.machine.show("kimi", "ActiveState") == "inactive"
-    assert book.left == []
-
-
 def test_start(kimi: Service) -> None:
-    start(Book(kimi, "start"))
-
-
-def test_start_of_a_real_engine(kimi: Service, engine: Path, tiny_model: Path) -> None:
-    kimi.real(engine, tiny_model, tensor_parallel=1, smoke={"on_start": "off"})
-    start(Book(kimi, "start"))
+    book = start(kimi)
+    book.run()
+    assert kimi.show("ActiveState")["ActiveState"] == "inactive"
+    assert book.left == []
 
 
 def test_restart(kimi: Service) -> None:
