@@ -44,12 +44,14 @@ def test_an_xid_that_nvml_reports_ends_with_69_on_a_gpu_of_ours_alone(tmp_path):
         name = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
         labels = {"gpu": "2", "uuid": "GPU-00000002", "name": name, "xid": "79"}
         assert page["vllm_supervisor_gpu_xid_errors_total", frozenset(labels.items())] == 1.0
+
+        def troubles() -> list[str | None]:
+            return [row.get("trouble") for row in daemon.status()["gpus"]]
+
         gpus.card(2, lost=True)
-
-        def told() -> bool:
-            return [row.get("trouble") for row in daemon.status()["gpus"]] == [None, None, "lost: it fell off the bus"]
-
-        daemon.wait(told, "the lost card keeps its row")
+        daemon.wait(lambda: troubles() == [None, None, "lost: it fell off the bus"], "the lost card keeps its row")
+        gpus.card(2, lost=False)
+        daemon.wait(lambda: troubles() == [None] * 3, "the card that came back")
         gpus.write(xid=[[0, 2, 79], [1, 0, 13], [2, 1, 48]])
         row = ended(daemon, 69, "gpu-fault")
         assert "Xid 48 on GPU 1" in row["sentence"]
