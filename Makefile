@@ -129,7 +129,7 @@ install: ## Install the daemon, its units and its configuration (as root; DESTDI
 uninstall: ## Remove the daemon and its units; configuration and state stay
 	@$(INSTALL) uninstall
 
-engine: ## Make the operator's engine: make engine VLLM=0.32.0 (/opt/vllm-0.32.0, linked as /opt/vllm)
+engine: ## Make the operator's engine: make engine VLLM=0.32.0 (/opt/vllm-0.32.0, linked as /opt/vllm; DESTDIR= for packages)
 	@$(INSTALL) engine
 
 # --- showing ----------------------------------------------------------------------------------------------------

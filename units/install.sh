@@ -9,6 +9,28 @@ umask 022
 say() { echo "$1"; }
 fail() { echo "make: $1" >&2; exit 1; }
 
+# What is being built, and the first directory that was made for it: both go when it is not finished.
+fresh= made=
+cleanup() {
+    [ -z "$fresh" ] || rm -rf "$fresh"
+    [ -z "$made" ] || find "$made" -depth -type d -empty -delete 2>/dev/null || true
+}
+trap cleanup EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# room_for PLACE HINT: the directory in which a place will lie; begins to build `$place.new`.
+room_for() {
+    parent=$(dirname "$1")
+    top=$parent
+    while [ ! -e "$(dirname "$top")" ]; do top=$(dirname "$top"); done
+    [ -e "$parent" ] || made=$top
+    mkdir -p "$parent" 2>/dev/null && [ -w "$parent" ] || fail "$parent cannot be written: run as root, or give $2"
+    fresh=$1.new
+    rm -rf "$fresh"
+}
+
 # quietly NAME COMMAND...: output goes to a log whose end is shown on failure.
 quietly() {
     # A checkout that root may not write (a read-only mount, NFS) must not keep an installation from being removed.
@@ -50,6 +72,7 @@ swap() {
     rm -rf "$2.old"
     [ ! -e "$2" ] || mv "$2" "$2.old"
     mv "$1" "$2"
+    fresh= made=
     rm -rf "$2.old"
 }
 
@@ -66,8 +89,7 @@ keep() {
 install_all() {
     check_python
     place=$DESTDIR$PREFIX
-    mkdir -p "$(dirname "$place")" 2>/dev/null && [ -w "$(dirname "$place")" ] || fail "$(dirname "$place") cannot be written: run as root, or give DESTDIR="
-    rm -rf "$place.new"
+    room_for "$place" DESTDIR=
     quietly install-venv "$PYTHON" -m venv --prompt "$(basename "$PREFIX")" "$place.new"
     quietly install-runtime pip "$place.new/bin/python" install --no-compile --requirement supervisor/runtime.lock
     quietly install-daemon pip "$place.new/bin/python" install --no-compile --no-deps .
@@ -125,23 +147,27 @@ uninstall_all() {
 
 make_engine() {
     [ -n "$VLLM" ] || fail "say which version: make engine VLLM=0.32.0"
+    case $VLLM in
+        [!0-9]* | *[!0-9A-Za-z.+!_-]*) fail "VLLM=$VLLM is no version: such as VLLM=0.32.0" ;;
+    esac
     check_python
-    place=$ENGINE_DIR-$VLLM
-    [ ! -e "$ENGINE_DIR" ] || [ -L "$ENGINE_DIR" ] || fail "$ENGINE_DIR is a directory, not a link to one: move it away, or give another ENGINE_DIR="
+    final=$ENGINE_DIR-$VLLM
+    place=$DESTDIR$final
+    link=$DESTDIR$ENGINE_DIR
+    [ ! -e "$link" ] || [ -L "$link" ] || fail "$link is a directory, not a link to one: move it away, or give another ENGINE_DIR="
     # A running engine loads modules late, so that an environment in use is never changed: each version has its own.
     if [ ! -x "$place/bin/vllm" ]; then
-        mkdir -p "$(dirname "$place")" 2>/dev/null && [ -w "$(dirname "$place")" ] || fail "$(dirname "$place") cannot be written: run as root, or give ENGINE_DIR="
+        room_for "$place" "ENGINE_DIR= or DESTDIR="
         say "making    $place (several GB are downloaded)"
-        rm -rf "$place.new"
-        quietly engine-venv "$PYTHON" -m venv --prompt "$(basename "$place")" "$place.new"
+        quietly engine-venv "$PYTHON" -m venv --prompt "$(basename "$final")" "$place.new"
         # shellcheck disable=SC2086 # several arguments are meant
         quietly engine-pip pip "$place.new/bin/python" install --no-compile $PIP_ARGS "vllm==$VLLM"
-        name_final_path "$place.new" "$place"
+        name_final_path "$place.new" "$final"
         swap "$place.new" "$place"
     fi
-    ln -s "$place" "$ENGINE_DIR.new.$$"
-    mv -T "$ENGINE_DIR.new.$$" "$ENGINE_DIR"
-    say "installed $ENGINE_DIR -> $place"
+    ln -s "$final" "$link.new.$$"
+    mv -T "$link.new.$$" "$link"
+    say "installed $ENGINE_DIR -> $final"
 }
 
 case $1 in

@@ -148,10 +148,34 @@ def test_an_engine_of_each_version_has_its_own_place_and_one_link_names_the_one_
         "vllm-0.0.2",
     ]
 
+    before = sorted(tmp_path.iterdir())
     absent = make("engine", "VLLM=0.0.3", *common, check=False)
     assert absent.returncode != 0
     assert "No matching distribution" in absent.stderr
     assert link.readlink() == tmp_path / "vllm-0.0.1"
+    assert sorted(tmp_path.iterdir()) == before, "what was begun is gone"
+
+
+def test_an_engine_is_staged_like_everything_and_what_fails_leaves_no_directory(tmp_path: Path) -> None:
+    fake_engine(tmp_path, "0.0.1")
+    stage = tmp_path / "stage"
+    common = (f"DESTDIR={stage}", "ENGINE_DIR=/opt/x/vllm", f"PIP_ARGS=--no-index --find-links={tmp_path}")
+    absent = make("engine", "VLLM=0.0.3", *common, check=False)
+    assert absent.returncode != 0
+    assert not stage.exists()
+    assert "installed /opt/x/vllm -> /opt/x/vllm-0.0.1\n" in make("engine", "VLLM=0.0.1", *common).stdout
+    assert (stage / "opt/x/vllm").readlink() == Path("/opt/x/vllm-0.0.1")
+    first = (stage / "opt/x/vllm-0.0.1/bin/vllm").read_text().splitlines()[0]
+    assert first.startswith("#!/opt/x/vllm-0.0.1/bin/python")
+    assert not Path("/opt/x").exists()
+
+
+@pytest.mark.parametrize("version", ["newest", "../evil", "0.32 --pre", "0.32/x"])
+def test_what_is_no_version_makes_no_engine(tmp_path: Path, version: str) -> None:
+    done = make("engine", f"VLLM={version}", f"ENGINE_DIR={tmp_path / 'in/vllm'}", check=False)
+    assert done.returncode != 0
+    assert f"make: VLLM={version} is no version: such as VLLM=0.32.0" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_engine_needs_a_version_and_a_place_that_is_a_link(tmp_path: Path) -> None:
