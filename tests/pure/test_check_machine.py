@@ -216,6 +216,17 @@ def test_the_machine(host, name, level, reason):
     assert item.remedy
 
 
+def test_of_several_machines_only_what_this_one_runs_is_wanted():
+    scarce = ObservedHost(shm_bytes=64 << 20, shm_free_bytes=64 << 20, port_holder=Holder(9))
+    alone, head, second = (
+        check(args, host=scarce) for args in ({}, {"nnodes": 2, "node-rank": 0}, {"nnodes": 8, "node-rank": 1})
+    )
+    assert "8 workers" in by(alone, "shm")[0].seen
+    assert "4 workers" in by(head, "shm")[0].seen
+    assert by(second, "shm") == []
+    assert [bool(by(items, "port")) for items in (alone, head, second)] == [True, True, False]
+
+
 def test_the_ports_holder_is_named_with_the_way_to_stop_it():
     (item,) = by(check(host=ObservedHost(port_holder=Holder(9, "python3", "alice", "other.service"))), "port")
     assert item.seen == "port 8000 of 127.0.0.1 is held by pid 9 (python3, user alice) of other.service"

@@ -40,6 +40,11 @@ def test_an_ordinary_engine_is_read_ahead_for():
     assert from_line(to_line(found)) == found
 
 
+def test_of_several_machines_only_the_workers_of_this_one_count():
+    assert order(tensor_parallel_size=8, nnodes=2).engine_bytes == 4 * WORKER_BYTES
+    assert order(nnodes=2).engine_bytes == WORKER_BYTES
+
+
 def test_without_a_gpu_the_weights_stay_in_memory():
     assert order(device="cpu").weights_stay
 

@@ -90,7 +90,7 @@ def check_limits(options: Options, host: ObservedHost) -> list[Finding]:
 
 def check_shm(options: Options, host: ObservedHost) -> list[Finding]:
     """The shared memory holds the rings between the engine and its workers, and NCCL's buffers."""
-    workers = options.parallel().tensor * options.parallel().pipeline
+    workers = options.workers_here()
     if workers < 2 or host.shm_bytes is None:
         return []
     free = host.shm_bytes if host.shm_free_bytes is None else host.shm_free_bytes

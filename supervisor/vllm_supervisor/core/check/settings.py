@@ -61,6 +61,11 @@ class Options:
             self.has("enable-expert-parallel"),
         )
 
+    def workers_here(self) -> int:
+        """Worker processes of tensor and pipeline parallelism on this machine; the engine divides them by its nodes."""
+        parallel = self.parallel()
+        return max(parallel.tensor * parallel.pipeline // (self.number("nnodes") or 1), 1)
+
 
 def options(view: EngineView) -> Options:
     """The options of the command itself and of [engine.args]; the latter win, as the engine reads them last."""

@@ -125,6 +125,7 @@ def order_for(
     load_format = _text(options, "load-format").lower() or "auto"
     workers = max(_whole(options, "tensor-parallel-size"), 1) * max(_whole(options, "pipeline-parallel-size"), 1)
     workers *= max(_whole(options, "data-parallel-size-local") or _whole(options, "data-parallel-size"), 1)
+    workers = max(workers // max(_whole(options, "nnodes"), 1), 1)
     if load_format in _WITHOUT_FILES:
         return _WITHOUT_FILES[load_format]
     if limit is None:
