@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from vllm_supervisor.config import Problem, parse
-from vllm_supervisor.daemon.node import as_node, secret_path
+from vllm_supervisor.daemon.instance import read_instance
+from vllm_supervisor.daemon.node import as_node, doubts, secret_path
 
 BASE = '[engine]\nmodel = "/m"\n[engine.args]\ntensor-parallel-size = 16\napi-server-count = 2\n'
 NAMED = '[cluster]\nnnodes = 2\nhead = "10.0.0.1"\nnodes = ["alpha", "beta"]\ninterface = "eth1"\n'
@@ -85,3 +86,25 @@ def test_a_machine_that_is_none_of_the_nodes_is_told_so():
 def test_the_secret_is_the_unit_s_credential_or_what_the_unit_would_take():
     assert secret_path("kimi", {"CREDENTIALS_DIRECTORY": "/c"}) == Path("/c/cluster-secret")
     assert secret_path("kimi", {}) == Path("/etc/credstore/kimi.cluster-secret")
+
+
+def test_check_tells_of_a_secret_that_cannot_be_used(tmp_path):
+    alone, node = tmp_path / "alone.toml", tmp_path / "kimi.toml"
+    alone.write_text(BASE)
+    node.write_text(f"{BASE}{NAMED}node_rank = 1\n")
+    credentials = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    assert doubts(read_instance(alone, environ={}), credentials) == ()
+    instance, secret = read_instance(node, environ={}), tmp_path / "cluster-secret"
+    said = []
+    for text, mode in (("", 0), ("short", 0o600), ("0123456789abcdef", 0o644)):
+        if text:
+            secret.write_text(text)
+            secret.chmod(mode)
+        said += [str(one) for one in doubts(instance, credentials)]
+    # Where there is none, an ordinary user cannot know of it.
+    assert "cluster-secret" in said[0]
+    assert "a secret of 5 bytes is too short" in said[1]
+    assert f"others may use this secret (mode 0644); run `chmod 600 {secret}`" in said[2]
+    assert said[2].endswith(f"put the same secret into {secret} on every node")
+    secret.chmod(0o600)
+    assert doubts(instance, credentials) == ()

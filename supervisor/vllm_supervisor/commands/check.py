@@ -88,6 +88,7 @@ def _check(instance: Instance, args: argparse.Namespace) -> tuple[Finding, ...] 
     from vllm_supervisor.adapters.engine_info import refresh_flags
     from vllm_supervisor.adapters.nvml_once import read_once
     from vllm_supervisor.daemon.neighbours import held_seen, neighbours_of, view_of
+    from vllm_supervisor.daemon.node import doubts
     from vllm_supervisor.daemon.preflight import gather_and_check
 
     user = args.user or _service_user(instance)
@@ -98,9 +99,10 @@ def _check(instance: Instance, args: argparse.Namespace) -> tuple[Finding, ...] 
     if args.refresh_flags and refresh_flags(view.command, dict(os.environ) | view.env, cache) is None:
         sys.stderr.write("vllm-supervisor check: the engine did not list its options; its sources are read instead\n")
     gpus = read_once() if view.device == "cuda" else None
-    return gather_and_check(
+    found = gather_and_check(
         view, gpus, user, flags_cache=cache, neighbours=neighbours_of(instance), held=held_seen(instance)
     )
+    return (*found, *doubts(instance, os.environ))
 
 
 def _service_user(instance: Instance) -> str | None:

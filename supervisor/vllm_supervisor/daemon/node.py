@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from vllm_supervisor import __version__
 from vllm_supervisor.adapters.identity import identity, only_here, own_address
 from vllm_supervisor.adapters.model_path import locate
 from vllm_supervisor.config import Problem, Settings
+from vllm_supervisor.core.check.finding import Finding, unknown, warn
 from vllm_supervisor.core.cluster.compare import prints
 
 if TYPE_CHECKING:
@@ -121,3 +123,26 @@ def _shortened(value: str) -> str:
     if len(value) <= SHORT:
         return value
     return f"{value[: SHORT // 2]}... ({len(value)} characters, {hashlib.sha256(value.encode()).hexdigest()[:12]})"
+
+
+def doubts(instance: Instance, environ: Mapping[str, str]) -> tuple[Finding, ...]:
+    """What `check` says of this node's part in a cluster; a start with it is refused when it comes to speak."""
+    cluster = instance.settings.cluster
+    if cluster.nnodes == 1:
+        return ()
+    # asyncio comes with it, and every verb reads this module.
+    from vllm_supervisor.adapters.peers import PeerError, read_secret
+
+    found = []
+    path = secret_path(instance.name, environ)
+    try:
+        read_secret(path)
+    except PeerError as error:
+        if os.geteuid() and not os.access(path, os.R_OK):
+            found.append(unknown("cluster-secret", f"the shared secret {path}"))
+        else:
+            found.append(warn("cluster-secret", str(error), f"put the same secret into {path} on every node"))
+    trouble = _unreachable(cluster.head) if cluster.place == 0 else ""
+    if trouble:
+        found.append(warn("cluster-head", trouble, "set it to the head's address in the network of the nodes"))
+    return tuple(found)
