@@ -25,7 +25,7 @@ UNCERTAIN = re.compile(r"readahead_disk_bytes|canary_seconds")
 
 
 class Prometheus:
-    """Scrapes the service every second and evaluates our rules as often.
+    """Scrapes the service every two seconds and evaluates our rules every second.
 
     Args:
         service: The service; its metrics port is the only target.
@@ -40,7 +40,7 @@ class Prometheus:
             machine.put(MONITORING / name, f"{PLACE}/{name}")
         target = f"127.0.0.1:{self.service.metrics_port}"
         config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "1s"},
             "rule_files": list(RULES),
             "scrape_configs": [{"job_name": "vllm", "static_configs": [{"targets": [target]}]}],
         }
@@ -100,15 +100,17 @@ def prometheus_understands(service: Service) -> None:
     """Rules, alerts and panels on the page of an engine that serves on the CPU and has answered something."""
     with Prometheus(service) as prometheus:
         prometheus.until("count_over_time(vllm_supervisor_ready[1m]) >= 3")
-        ((one,),) = [prometheus.ask("targets")["activeTargets"]]
-        assert (one["health"], one["lastError"]) == ("up", "")
-        before = service.chat("What is the capital of France?")
-        assert before[0] == 200
+        assert service.chat("What is the capital of France?")[0] == 200
         prometheus.until("instance:vllm_generation_tokens:rate5m > 0")
         rules = prometheus.rules()
-        assert {rule["name"] for rule in rules if rule["health"] != "ok"} == set()
-        firing = {rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] != "inactive"}
-        assert firing == set()
+        assert {rule["name"]: rule["lastError"] for rule in rules if rule["health"] != "ok"} == {}
+
+        def quiet() -> bool:
+            alerts = [rule for rule in prometheus.rules() if rule["type"] == "alerting"]
+            return len(alerts) >= 15 and {rule["state"] for rule in alerts} == {"inactive"}
+
+        # A scrape that a busy host answered late makes one of them pending until the next one.
+        service.wait("no alert, not even a pending one", quiet, 60)
         for title, expr in panels():
             if UNCERTAIN.search(expr):
                 prometheus.query(expr)
