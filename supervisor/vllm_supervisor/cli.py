@@ -7,6 +7,7 @@ import difflib
 import errno
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -51,7 +52,27 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is; exit 64."""
-        self.exit(ExitCode.USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+        self.exit(ExitCode.USAGE, f"{self.prog}: {_plain(message)}; see `{self.prog} --help`\n")
+
+
+_WORDS = (
+    (re.compile(r"the following arguments are required: (.+)"), r"\1 must be given"),
+    (re.compile(r"argument (\S+): invalid int value: (.+)"), r"\1 takes a whole number, not \2"),
+    (re.compile(r"argument (\S+): invalid float value: (.+)"), r"\1 takes a number, not \2"),
+    (re.compile(r"argument (\S+): invalid choice: (.+) \(choose from (.+)\)"), r"\1 takes one of \3, not \2"),
+    (re.compile(r"argument (\S+): expected one argument"), r"\1 takes a value"),
+    (re.compile(r"argument (\S+): ignored explicit argument (.+)"), r"\1 takes no value, not \2"),
+    (re.compile(r"argument (\S+): not allowed with argument (\S+)"), r"\1 and \2 exclude each other"),
+    (re.compile(r"one of the arguments (.+) is required"), r"one of \1 must be given"),
+)
+"""argparse's sentences, and ours. Its own differ from release to release."""
+
+
+def _plain(message: str) -> str:
+    for pattern, words in _WORDS:
+        if found := pattern.fullmatch(message):
+            return found.expand(words).replace("'", "") if "one of" in words else found.expand(words)
+    return message
 
 
 def parser(internal: str = "") -> argparse.ArgumentParser:
@@ -86,7 +107,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     first = given[0] if given else ""
     if first and first[0] != "-" and first not in (*VERBS, *INTERNAL):
         return _unknown_verb(first)
-    args = parser(first).parse_args(given[:mark])
+    args, unknown = parser(first).parse_known_args(given[:mark])
+    if unknown:
+        verb = f"vllm-supervisor {args.verb}"
+        print(f"{verb}: {' '.join(unknown)} means nothing here; see `{verb} --help`", file=sys.stderr)
+        return ExitCode.USAGE
     args.behind = given[mark + 1 :]
     module = importlib.import_module(f"vllm_supervisor.commands.{args.verb}")
     try:

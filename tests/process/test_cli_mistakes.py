@@ -40,6 +40,30 @@ def test_the_verbs_of_our_own_processes_are_shown_nowhere(words):
     assert not re.search("|".join(cli.INTERNAL), done.out + done.err), done
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], ": VERB must be given; see `vllm-supervisor --help`"),
+        (["init"], " init: --model must be given; see `vllm-supervisor init --help`"),
+        (["init", "x", "--model", "m", "--port", "abc"], " init: --port takes a whole number, not 'abc'; see "),
+        (["init", "x", "--model", "m", "--output", "o"], " init: "),
+        (["wait", "x", "--timeout", "abc"], " wait: --timeout takes a number, not 'abc'; see "),
+        (["wait", "x", "--timeout"], " wait: --timeout takes a value; see "),
+        (["wait", "x", "--quiet=1"], " wait: --quiet takes no value, not '1'; see "),
+        (["run", "--config", "x", "--log-level", "loud"], " run: --log-level takes one of debug, info, warning, error, not loud; "),
+        (["incident", "drop"], " incident: ACTION takes one of list, show, export, not drop; see "),
+        (["status", "--bogus"], " status: --bogus means nothing here; see `vllm-supervisor status --help`"),
+        (["completion", "x"], " completion: x means nothing here; see "),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_told_in_our_words(words, said):
+    done = verb(*words)
+    assert (done.code, done.out) == (64, "")
+    assert done.err.startswith(f"vllm-supervisor{said}")
+    assert done.err.count("\n") == 1
+    assert not re.search(r"argument -|invalid|arguments are|choose from|unrecognized", done.err), done.err
+
+
 def test_every_verb_says_its_exit_codes():
     actions = cli.parser()._actions
     verbs = next(action for action in actions if action.dest == "verb").choices

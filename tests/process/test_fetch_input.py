@@ -24,6 +24,16 @@ def test_what_is_no_address_is_a_wrong_call(tmp_path: Path, address: str, way: s
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize("name", ["a b", "/models/kimi", "a/b/c", "maker/", "maker/model.", "../x", "é"])
+def test_what_is_no_name_of_a_model_is_a_wrong_call(tmp_path: Path, name: str) -> None:
+    done = verb("fetch", name, "--to", tmp_path / "model")
+    assert done.code == 64
+    assert done.err == (
+        f"vllm-supervisor fetch: MODEL is a name at the hub such as nvidia/Kimi-K2.5-NVFP4, not {name!r}\n"
+    )
+    assert not (tmp_path / "model").exists()
+
+
 @pytest.mark.parametrize(("option", "given"), [("--rate", "fast"), ("--workers", "0"), ("--workers", "many")])
 def test_other_wrong_calls_write_nothing_either(tmp_path: Path, option: str, given: str) -> None:
     done = verb("fetch", "maker/model", "--to", tmp_path / "model", option, given)

@@ -88,9 +88,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _wrong(args: argparse.Namespace) -> str:
     """What cannot be meant, before anything is written; empty when all can."""
-    from vllm_supervisor.core.download import is_address, shown_address
+    from vllm_supervisor.core.download import is_address, is_model_name, shown_address
     from vllm_supervisor.core.plan.sizes import parse_size
 
+    if not is_model_name(args.model):
+        return f"MODEL is a name at the hub such as nvidia/Kimi-K2.5-NVFP4, not {args.model!r}"
     if args.workers < 1:
         return f"--workers must be at least 1, not {args.workers}"
     if args.rate and not parse_size(args.rate):

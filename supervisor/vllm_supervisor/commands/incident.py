@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         chosen = [one for one in kept if args.incident is None or one.name.startswith(args.incident)][-1:]
     if not chosen:
         which = f"no incident {args.incident!r} of" if args.incident else "no incident of"
-        return _no(f"there is {which} {place.name}; `vllm-supervisor incident list {place.name}` lists them")
+        return _no(f"there is {which} {place.name}; `vllm-supervisor incident list {args.instance}` lists them")
     if args.action == "show":
         return _show(chosen[0], as_json=args.json)
     return _export(chosen, place.name, args.output)

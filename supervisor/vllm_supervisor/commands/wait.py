@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if place is None:
         return ExitCode.USAGE
     if args.timeout is not None and not args.timeout >= 0:
-        print(f"vllm-supervisor wait: --timeout must not be negative, but it is {args.timeout:g}", file=sys.stderr)
+        print(f"vllm-supervisor wait: --timeout takes seconds from 0 up, not {args.timeout:g}", file=sys.stderr)
         return ExitCode.USAGE
     with _telling(quiet=args.quiet) as tell:
         code, why = _wait(place, args.timeout, tell)

@@ -123,6 +123,14 @@ _ADDRESS = re.compile(
 )
 
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,95}(?:/[A-Za-z0-9_][A-Za-z0-9_.\-]{0,95})?")
+
+
+def is_model_name(name: str) -> bool:
+    """Whether this can be the name of a model at a hub: `maker/model`, or `model` alone."""
+    return _NAME.fullmatch(name) is not None and name[-1] not in ".-"
+
+
 def is_address(endpoint: str) -> bool:
     """Whether this can be the address of a hub: `http` or `https`, a host, perhaps a port and a path."""
     found = _ADDRESS.fullmatch(endpoint)
