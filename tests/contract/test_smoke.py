@@ -144,6 +144,5 @@ def test_only_words_can_be_required(tmp_path):
 def test_a_misspelt_key_of_a_question_is_named_with_the_right_one(tmp_path):
     config = write_config(tmp_path, {}, smoke={"questions": [{"question": "?", "expct": "4"}]})
     assert [str(problem).removeprefix(f"{config}: ") for problem in read_instance(config)] == [
-        "smoke.questions.0.expect: this key has no default and must be set",
         "smoke.questions.0.expct: unknown key; did you mean smoke.questions.0.expect?",
     ]

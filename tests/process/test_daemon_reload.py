@@ -132,7 +132,7 @@ def test_a_broken_configuration_refuses_the_reload_and_nothing_changes(tmp_path:
         daemon.config.write_text(good + "\n[livenes]\nmode = 1\n")
         done = reload(daemon)
         assert done.returncode == 75, done
-        assert "livenes: unknown key; did you mean liveness?" in done.stderr
+        assert "livenes: unknown table; did you mean [liveness]?" in done.stderr
         assert daemon.status()["reloads"] == 0
         daemon.config.write_text(good)
         assert reload(daemon).returncode == 0, daemon.log()

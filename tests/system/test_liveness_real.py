@@ -94,7 +94,7 @@ def test_a_reload_in_the_middle_of_a_request(kimi: Service) -> None:
     done = machine.run(["systemctl", "reload", "kimi"], check=False, timeout=120)
     machine.put(good, CONFIG)
     assert done.returncode != 0
-    assert "livenes: unknown key; did you mean liveness?" in kimi.journal(30)
+    assert "livenes: unknown table; did you mean [liveness]?" in kimi.journal(30)
     assert kimi.show("ActiveState")["ActiveState"] == "active"
 
 

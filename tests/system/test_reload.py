@@ -32,7 +32,7 @@ def test_a_reload_keeps_engine_and_watchdog_and_a_broken_configuration_makes_it_
     machine.put(good.replace("[smoke]", "[smok]"), CONFIG)
     done = machine.run(["systemctl", "reload", "kimi"], check=False, timeout=60)
     assert done.returncode != 0
-    assert "smok: unknown key; did you mean smoke?" in service.journal(30)
+    assert "smok: unknown table; did you mean [smoke]?" in service.journal(30)
     machine.put(good, CONFIG)
     assert machine.run(["systemctl", "reload", "kimi"], timeout=60).returncode == 0
 
