@@ -124,10 +124,11 @@ class Soak:
                 self.report.false_alarms.append(f"{name}: {self.strikes.last_end()}")
         except AssertionError as error:
             survived, end = False, " ".join(str(error).split())[:300]
-        outage = time.monotonic() - at if name in FATAL else 0.0
-        self.report.longest_outage_s = max(self.report.longest_outage_s, round(outage, 1))
-        self.report.faults.append({"fault": name, "survived": survived, "end": end, "outage_s": round(outage, 1)})
-        print(f"{name}: {end} ({outage:.0f} s)", flush=True)
+        # What must not end the engine is not measured.
+        outage = round(time.monotonic() - at, 1) if name in FATAL else None
+        self.report.longest_outage_s = max(self.report.longest_outage_s, outage or 0.0)
+        self.report.faults.append({"fault": name, "survived": survived, "end": end, "outage_s": outage})
+        print(f"{name}: {end}{'' if outage is None else f' ({outage:.0f} s)'}", flush=True)
 
     def harmless(self, name: str, status: dict[str, Any]) -> None:
         """What must not end an engine."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from system.lane import Lane
 
 EARLY = ("launching", "configuring")
-LOADING = ("loading-weights", "compiling", "sizing-kv-cache")
-SERVER = ("starting-server", "verifying")
+LATE = ("loading-weights", "sizing-kv-cache", "starting-server")
+"""Each lasts for less than a second with the small model: see `Lane._where`."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Blow:
 
     Attributes:
         fault: Its name in the matrix.
-        phases: Where it strikes: the first sight of one of them; none for what lies in the start itself.
+        phases: Where it strikes: the first sight of one of them; none for what lies in the start itself. `LATE` means one
+            of these in which nothing has struck so far.
         letter: What must come of it, as the matrix says.
         strike: Makes it happen; it may give the phase, where it brings that about itself.
         prepare: What the start must find; done before that start begins.
@@ -103,14 +104,11 @@ def _jump(lane: Lane) -> None:
 
 
 def _out_of_memory(lane: Lane) -> None:
-    """The kernel counts the kill in the unit's cgroup first, then the largest process is gone."""
-    lane.machine.run(f"echo 'oom_kill 1' > {lane.events}")
-    lane.hit("largest", "KILL")
+    """The kernel counts the kill in the unit's cgroup first, then the largest process is gone, with nothing between.
 
-
-def _count_anew(lane: Lane) -> None:
-    lane.settings()
-    lane.machine.run(f"echo 'oom_kill 0' > {lane.events}")
+    The file is written in place: a counter of the kernel is never empty.
+    """
+    lane.hit("largest", "KILL", first=f"printf 'oom_kill 1\\n' 1<> {lane.events}")
 
 
 def _ignore(lane: Lane) -> str:
@@ -119,7 +117,7 @@ def _ignore(lane: Lane) -> str:
     return str(lane.strikes.reach("stopping", timeout=60)["phase"])
 
 
-BLOWS = (
+CARDS = (
     # What ends before there is an engine, or with its first process.
     Blow("gpu-lost", (), "G", lambda _: None, _lose_gpu),
     Blow("stop", ("preflight", "launching"), "s", lambda lane: lane.systemctl("stop"), lambda lane: lane.gpus({})),
@@ -134,32 +132,36 @@ BLOWS = (
         lambda lane: lane.settings(stall=5.0, wait=5.0),
     ),
     Blow("nvml-hangs", EARLY, ">", _hang_nvml, lambda lane: lane.settings()),
-    Blow("supervisor-killed", ("configuring", "connecting", *LOADING, *SERVER), "R", _signal("supervisor", "KILL")),
+    Blow("supervisor-killed", ("configuring", "connecting", *LATE, "ready"), "R", _signal("supervisor", "KILL")),
     Blow("clock-jump", EARLY, ">", _jump),
     Blow("restart", ("configuring", "connecting"), "r", lambda lane: lane.systemctl("restart")),
     Blow("api-server-segfault", EARLY, "D", _signal("api-server", "SEGV")),
-    Blow("double-fork", ("connecting",), "s", lambda lane: lane.stop_with_orphan()),
     Blow("ignores-sigterm", EARLY, "s", _ignore),
-    # What needs an engine core or workers.
-    Blow("engine-core-killed", ("connecting",), "D", _signal("engine-core", "KILL")),
-    Blow("engine-core-segfault", ("connecting",), "D", _signal("engine-core", "SEGV")),
-    Blow("worker-killed", ("connecting",), "D", _signal("worker", "KILL")),
-    Blow("all-workers-segfault", ("connecting", "loading-weights"), "D", _signal("all-workers", "SEGV")),
-    Blow("out-of-memory-kill", LOADING, "D", _out_of_memory, _count_anew, frozenset({"host-out-of-memory"})),
-    Blow("all-workers-killed", ("sizing-kv-cache", *SERVER), "D", _signal("all-workers", "KILL")),
-    Blow("worker-segfault", ("starting-server",), "D", _signal("worker", "SEGV")),
     Blow("cache-disk-full", ("compiling",), "F", _fill_cache, _own_cache_disk),
     # A start that becomes ready, with a question that makes its verifying last.
     Blow("nvml-helper-killed", ("verifying",), ">", _kill_helper, lambda lane: lane.settings(smoke="require")),
     Blow("engine-core-stopped", ("ready",), "H", _signal("engine-core", "STOP")),
 )
-"""In this order, on the lane whose GPUs are a fake NVML's. The other faults of a ready engine are the other lane's."""
+"""In this order, on the lane whose GPUs are a fake NVML's."""
+
+PARTS = (
+    Blow("double-fork", EARLY, "s", lambda lane: lane.stop_with_orphan()),
+    # What needs an engine core or workers.
+    Blow("engine-core-killed", ("connecting",), "D", _signal("engine-core", "KILL")),
+    Blow("engine-core-segfault", ("connecting",), "D", _signal("engine-core", "SEGV")),
+    Blow("worker-killed", ("connecting",), "D", _signal("worker", "KILL")),
+    Blow("all-workers-segfault", ("connecting",), "D", _signal("all-workers", "SEGV")),
+    Blow("out-of-memory-kill", LATE, "D", _out_of_memory, reasons=frozenset({"host-out-of-memory"})),
+    Blow("all-workers-killed", LATE, "D", _signal("all-workers", "KILL")),
+    Blow("worker-segfault", LATE, "D", _signal("worker", "SEGV")),
+)
+"""On the lane without GPUs, beside the other one."""
 
 READY = (
     "flood", "giant-line", "journal-blocked", "supervisor-stopped", "state-disk-full", "port-stolen",
     "worker-stopped", "all-workers-stopped",
 )  # fmt: skip
-"""Struck on the lane that serves; the last one in its drain."""
+"""Struck on the unit that serves; the last one in its drain."""
 
 
 def gpu_file(change: dict[str, object]) -> str:

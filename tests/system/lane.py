@@ -8,7 +8,7 @@ from pathlib import Path
 from fake.gpus import FAKE_NVML
 from process.matrix.scene import shift_library
 from process.matrix.table import OUTCOMES
-from system.blows import Blow, gpu_file
+from system.blows import LATE, Blow, gpu_file
 from system.service import Service
 from system.striking import Strikes
 
@@ -18,30 +18,39 @@ LONG_ENV = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
 
 
 class Lane:
-    """vllm@struck: a real engine on the CPU beside two cards of a fake NVML, a clock and a counter that can be moved."""
+    """A vllm@NAME: a real engine on the CPU, and a counter of killed processes that can be moved.
 
-    cache, shift, events = "/srv/struck/cache", "/srv/struck/shift", "/srv/struck/memory.events"
+    Args:
+        service: The unit.
+        vllm: The engine's command.
+        model: What it serves.
+        cards: Beside two cards of a fake NVML, with a clock that can be moved.
+    """
 
-    def __init__(self, service: Service, vllm: Path, model: Path) -> None:
+    def __init__(self, service: Service, vllm: Path, model: Path, *, cards: bool) -> None:
         self.service, self.machine = service, service.machine
         self.strikes = Strikes(service)
         self.problems: list[str] = []
         self.halted = False
-        self._vllm, self._model = vllm, model
+        self._vllm, self._model, self._cards = vllm, model, cards
         self._orphan = ""
-        self.machine.run("mkdir -p /srv/struck")
-        for source in FAKE_NVML.glob("*.py"):
-            self.machine.put(source, f"/srv/struck/nvml/{source.name}")
-        self.machine.put(shift_library(), "/srv/struck/clock.so", 0o755)
-        self.machine.put("0", self.shift)
+        self._sentences: list[str] = []
+        self.folder = f"/srv/{service.name}"
+        self.cache, self.shift, self.events = (f"{self.folder}/{name}" for name in ("cache", "shift", "memory.events"))
+        self.machine.run(["mkdir", "-p", self.folder])
         self.machine.put("oom_kill 0\n", self.events)
-        self.gpus({})
+        if cards:
+            for source in FAKE_NVML.glob("*.py"):
+                self.machine.put(source, f"{self.folder}/nvml/{source.name}")
+            self.machine.put(shift_library(), f"{self.folder}/clock.so", 0o755)
+            self.machine.put("0", self.shift)
+            self.gpus({})
         self.settings()
 
     def gpus(self, change: dict[str, object]) -> None:
         """The second card has changed."""
-        self.machine.put(gpu_file(change), "/srv/struck/gpus.new")
-        self.machine.run("mv /srv/struck/gpus.new /srv/struck/gpus.json")
+        self.machine.put(gpu_file(change), f"{self.folder}/gpus.new")
+        self.machine.run(f"mv {self.folder}/gpus.new {self.folder}/gpus.json")
 
     def settings(self, *, eager: bool = True, stall: float = 0.0, wait: float = 1.0, smoke: str = "off") -> None:
         """Configuration and drop-in of the next start; `stall` and `wait`, before an attempt, in seconds."""
@@ -50,8 +59,8 @@ class Lane:
             self._vllm,
             self._model,
             args={"enforce-eager": eager},
-            device="cuda",
-            env={"PYTHONPATH": "", "LD_PRELOAD": ""},
+            device="cuda" if self._cards else "cpu",
+            env={"PYTHONPATH": "", "LD_PRELOAD": ""} if self._cards else {},
             retry={"first_wait_s": wait, "max_wait_s": wait, "max_attempts": 50},
             liveness={"hang_after_s": 8.0, "canary_every_s": 3.0},
             stop={"drain_s": 10.0, "kill_after_s": 3.0},
@@ -64,10 +73,13 @@ class Lane:
         """What the unit gets besides its own lines; `more` comes first, because it may empty a list of theirs."""
         counter = f"/sys/fs/cgroup/system.slice/system-vllm.slice/{self.service.unit}.service/memory.events"
         lines = [
-            "Environment=PYTHONPATH=/srv/struck/nvml VSUP_FAKE_NVML=/srv/struck/gpus.json",
-            f"Environment=LD_PRELOAD=/srv/struck/clock.so CLOCK_SHIFT_FILE={self.shift}",
-            f"ProtectControlGroups=no\nTemporaryFileSystem=/sys/fs/cgroup\nBindReadOnlyPaths={self.events}:{counter}",
+            f"ProtectControlGroups=no\nTemporaryFileSystem=/sys/fs/cgroup\nBindReadOnlyPaths={self.events}:{counter}"
         ]
+        if self._cards:
+            lines += [
+                f"Environment=PYTHONPATH={self.folder}/nvml VSUP_FAKE_NVML={self.folder}/gpus.json",
+                f"Environment=LD_PRELOAD={self.folder}/clock.so CLOCK_SHIFT_FILE={self.shift}",
+            ]
         self.service.override("[Service]\n" + "\n".join([more, *lines]) + "\n")
 
     def page(self) -> str:
@@ -88,11 +100,16 @@ class Lane:
         """Ask for it and do not wait."""
         self.machine.run(["systemctl", verb, "--no-block", self.service.unit])
 
-    def hit(self, who: str, name: str) -> None:
-        """A signal to a part of the engine, found by its place in the tree: an importing worker has no title yet."""
+    def hit(self, who: str, name: str, first: str = "true") -> None:
+        """A signal to a part of the engine, found by its place in the tree: an importing worker has no title yet.
+
+        Args:
+            who: The part.
+            first: A shell command that is run right before.
+        """
         pids = self._parts(who)
         assert pids, f"no {who} there"
-        self.machine.run(["kill", f"-{name}", *pids], check=False)
+        self.machine.run(f"{first}; kill -{name} {' '.join(pids)}", check=False)
 
     def _parts(self, who: str) -> list[str]:
         main = self.service.show("MainPID")["MainPID"]
@@ -138,20 +155,34 @@ class Lane:
 
     def run(self, blows: tuple[Blow, ...]) -> None:
         """Strike them all; what goes wrong is noted, and the next one begins with a start of its own."""
+        again = Blow("worker-killed", LATE, "D", lambda lane: lane.hit("worker", "KILL"))
+        todo = list(blows)
         self._prepare(blows)
-        for number, blow in enumerate(blows):
-            rest = blows[number + 1 :]
-            if self.halted:
-                return
+        # A phase that came and went between two looks gets another start.
+        spare = 3 if any(blow.phases == LATE for blow in blows) else 0
+        while todo and not self.halted:
+            blow = todo.pop(0)
             try:
-                self._one(blow, rest)
+                self._one(blow, tuple(todo))
             except (AssertionError, OSError, KeyError, IndexError) as error:
                 if self.halted:
                     return
                 self.problems.append(f"{blow.fault}: {str(error)[:3000]}")
                 self.machine.run(["systemctl", "stop", self.service.unit], check=False, timeout=WITHIN_S)
-                self._prepare(rest)
-        self.machine.run(["systemctl", "stop", self.service.unit], check=False, timeout=WITHIN_S)
+                self._prepare(tuple(todo))
+            if not todo and spare and self._missing():
+                spare -= 1
+                todo.append(again)
+        if not self.halted:
+            self.machine.run(["systemctl", "stop", self.service.unit], check=False, timeout=WITHIN_S)
+
+    def _missing(self) -> list[str]:
+        """The late phases in which nothing has struck so far."""
+        return [phase for phase in LATE if phase not in {row[1] for row in self.strikes.rows}]
+
+    def _where(self, blow: Blow) -> tuple[str, ...]:
+        """Where it may strike; a late one strikes the ready engine where all others were missed."""
+        return (*(self._missing() or LATE), "ready") if blow.phases == LATE else blow.phases
 
     def _prepare(self, blows: tuple[Blow, ...]) -> None:
         """Make ready what the next start carries: all up to the blow that ends it."""
@@ -162,18 +193,24 @@ class Lane:
                 return
 
     def _one(self, blow: Blow, rest: tuple[Blow, ...]) -> None:
+        at = time.monotonic()
         if self.service.show("ActiveState")["ActiveState"] in {"inactive", "failed"}:
             self.service.start(START_S, block=not blow.phases)
-        status = self.strikes.reach(*blow.phases, timeout=START_S) if blow.phases else {}
+        status = self.strikes.reach(*self._where(blow), timeout=START_S) if blow.phases else {}
         # systemd's own next start reads its configuration as soon as this one has ended.
         again = blow.letter != ">" and (blow.code == 75 or OUTCOMES[blow.letter].end in {"again", "restarted"})
         if again:
             self._prepare(rest)
-        before, main, at = self.strikes.restarts(), self.service.show("MainPID")["MainPID"], time.monotonic()
+        before, main = self.strikes.restarts(), self.service.show("MainPID")["MainPID"]
+        # What lies in the start itself has struck when that was asked for.
+        at = time.monotonic() if blow.phases else at
         phase = blow.strike(self)
         end = self._end(blow, before, main)
+        took = time.monotonic() - at
         seen = phase if isinstance(phase, str) else str(status.get("phase", "preflight"))
-        self.strikes.rows.append((blow.fault, seen, end, time.monotonic() - at))
+        self.strikes.rows.append((blow.fault, seen, end, took))
+        if OUTCOMES[blow.letter].end != "goes-on" and blow.code:
+            self._told(blow, status.get("began_at"))
         if status.get("engine", {}).get("pid") and blow.letter != ">":
             self.strikes.gone(status)
         if self._orphan:
@@ -199,11 +236,15 @@ class Lane:
         else:
             ended = service.wait_state("inactive", "failed", timeout=START_S)
             assert ended["ExecMainStatus"] == str(outcome.code), f"{ended}\n{service.journal(60)}"
-        if outcome.code:
-            # The journal may stand still for a while: that is one of the other lane's faults.
-            service.wait(f"exit {outcome.code} for {set(blow.named)} is told", lambda: self._told(blow), 60)
         return str(outcome.code)
 
-    def _told(self, blow: Blow) -> bool:
-        sentence = self.strikes.last_end()
-        return f"(exit {blow.code})" in sentence and any(reason in sentence for reason in blow.named)
+    def _told(self, blow: Blow, began_at: float | None) -> None:
+        """The start that was struck has ended for the right reason, by its own history."""
+        row = self.service.wait("its end is recorded", lambda: self.strikes.end_of(began_at), 60)
+        assert (row["exit_code"], row["reason"]) in {(blow.code, reason) for reason in blow.named}, row
+        self._sentences.append(f"vllm-supervisor: {row['sentence']} (exit {blow.code})")
+
+    def in_the_journal(self) -> bool:
+        """Whether every end has its line there; the journal stands still for a while, and is flooded."""
+        command = ["journalctl", "-u", self.service.unit, "-o", "cat", "--no-pager"]
+        return set(self._sentences) <= set(self.machine.run(command).stdout.splitlines())

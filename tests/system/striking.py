@@ -23,6 +23,8 @@ while time.monotonic() < until:
     if status.get("phase") in wanted:
         print(json.dumps(status))
         sys.exit(0)
+    if status.get("phase") == sys.argv[5]:
+        sys.exit(f"never in {sys.argv[1]}: it is {shown}")
     now = time.monotonic()
     if not status and now - looked_at > 0.5:
         looked_at = now
@@ -33,7 +35,8 @@ while time.monotonic() < until:
     time.sleep(0.01)
 sys.exit(f"never in {sys.argv[1]}, {shown} was seen last")
 """
-"""Waits for a phase; a unit that stays failed will not come to it: systemd starts no such unit by itself."""
+"""Waits for a phase; a unit that stays failed will not come to it: systemd starts no such unit by itself. The last
+argument is a phase that lies behind all of them, or nothing."""
 
 
 @dataclass
@@ -54,7 +57,8 @@ class Strikes:
 
     def reach(self, *phases: str, timeout: float) -> dict[str, Any]:
         """The status at the first sight of one of the phases; looks a hundred times a second, inside the machine."""
-        where = [str(self.service.metrics_port), self.service.unit]
+        behind = "" if {"ready", "draining", "stopping"} & set(phases) else "ready"
+        where = [str(self.service.metrics_port), self.service.unit, behind]
         command = ["/usr/bin/python3", "-c", WAITER, ",".join(phases), str(timeout), *where]
         done = self.service.machine.run(command, check=False, timeout=timeout + 30)
         assert done.returncode == 0, f"{done.stderr}\n{self.service.journal(80)}"
@@ -90,6 +94,13 @@ class Strikes:
         """The last `… (exit N)` in the journal."""
         text = f"journalctl -u {self.service.unit} -o cat --no-pager | grep -a '^vllm-supervisor: .*(exit ' | tail -n 1"
         return self.service.machine.run(text).stdout.strip()
+
+    def end_of(self, began_at: float | None) -> dict[str, Any]:
+        """What the history says of the start that began then, or of the newest one; {} while it has no end."""
+        command = ["vllm-supervisor", "history", self.service.name, "--json", "--last", "50"]
+        rows = [json.loads(line) for line in self.service.machine.run(command, check=False).stdout.splitlines()]
+        found = [row for row in rows if began_at is None or row["began_at"] == began_at]
+        return found[-1] if found and found[-1].get("ended_at") else {}
 
     def gone(self, status: dict[str, Any]) -> None:
         """Nothing of the engine that the status shows lives any more."""

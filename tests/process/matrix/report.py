@@ -52,7 +52,7 @@ def matrix(measured: dict[str, Any]) -> str:
                 row.append(f"{letters[cell.outcome]} ?")
             else:
                 mark = "" if not result["problem"] else " **wrong**"
-                row.append(f"{letters[cell.outcome]} {result['seconds']:.1f}{mark}")
+                row.append(f"{letters[cell.outcome]} {seconds(result['seconds'])}{mark}")
         lines.append(f"| {fault} | {' | '.join(row)} |")
     wrong = sum(bool(each["problem"]) for each in found.values())
     said = f"{len(found) - wrong} of {len(CELLS)} cells as stated, {measured['jobs']} at a time, {os.cpu_count()} cores"
@@ -61,6 +61,13 @@ def matrix(measured: dict[str, Any]) -> str:
     if again:
         said += f" Run a second time, after a first one that was wrong: {', '.join(again)}."
     return said + "\n\n" + "\n".join(lines)
+
+
+def seconds(value: float | None) -> str:
+    """For a cell: what is less than can be shown is said so, what was not measured is left out."""
+    if value is None:
+        return ""
+    return f"{value:.1f}" if value >= 0.05 else "< 0.1"
 
 
 def legend() -> str:
@@ -75,7 +82,8 @@ def legend() -> str:
 def real(rows: list[dict[str, Any]]) -> str:
     """The row of faults on a real engine."""
     lines = ["| fault | phase | end | seconds |", "|---|---|---|---|"]
-    return "\n".join(lines + [f"| {row['fault']} | {row['phase']} | {row['end']} | {row['seconds']} |" for row in rows])
+    lines += [f"| {row['fault']} | {row['phase']} | {row['end']} | {seconds(row['seconds'])} |" for row in rows]
+    return "\n".join(lines)
 
 
 def soak(report: dict[str, Any]) -> str:
@@ -94,7 +102,7 @@ def soak(report: dict[str, Any]) -> str:
             f"and {report['descriptor_growth']} descriptors."
         )
     lines = ["| fault | what came of it | outage, s |", "|---|---|---|"]
-    lines += [f"| {fault['fault']} | {fault['end']} | {fault['outage_s']} |" for fault in report["faults"]]
+    lines += [f"| {fault['fault']} | {fault['end']} | {seconds(fault['outage_s'])} |" for fault in report["faults"]]
     return head + "\n\n" + "\n".join(lines)
 
 
