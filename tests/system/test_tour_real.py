@@ -69,6 +69,11 @@ def test_every_fault_and_every_phase(service: Service, engine: Path, tiny_model:
         for thread in striking:
             thread.join(900)
             assert not thread.is_alive(), "a lane does not end"
+    except AssertionError as error:
+        # The end of the journal is the engine's, or the flood.
+        own = "journalctl -u kimi -o cat --no-pager | grep -a '^vllm-supervisor: ' | tail -n 60"
+        error.add_note(machine.run(own, check=False, timeout=WITHIN_S).stdout)
+        raise
     finally:
         rows = [row for lane in lanes for row in lane.strikes.rows] + kimi.rows
         _write(rows)
