@@ -49,7 +49,12 @@ FULL = replace(
     **{
         name: {"one": 1, "two": 2.5}
         for name, metric in METRICS.items()
-        if len(metric.labels) == 1 and name not in {"phase", "failures_total"} and hasattr(SNAPSHOT, name)
+        if len(metric.labels) == 1 and name != "phase" and hasattr(SNAPSHOT, name)
+    },
+    **{
+        name: {("one", "two"): 1, ("two", "one"): 2.5}
+        for name, metric in METRICS.items()
+        if len(metric.labels) == 2 and hasattr(SNAPSHOT, name)
     },
     gpu=advance(
         GpuTable(),
