@@ -52,7 +52,7 @@ FULL = replace(
         if len(metric.labels) == 1 and name != "phase" and hasattr(SNAPSHOT, name)
     },
     **{
-        name: {("one", "two"): 1, ("two", "one"): 2.5}
+        name: {("one", "two"): 1.0, ("two", "one"): 2.5}
         for name, metric in METRICS.items()
         if len(metric.labels) == 2 and hasattr(SNAPSHOT, name)
     },
