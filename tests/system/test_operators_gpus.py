@@ -66,7 +66,17 @@ def test_memory_that_a_stranger_holds_is_named_and_the_service_comes_back(kimi: 
     ]
     assert [now[step] for step in ("start", "wait", "smoke")] == ["done"] * 3
     assert kimi.show("ActiveState")["ActiveState"] == "active"
-    assert kimi.show("MainPID") != before
+    after = kimi.show("MainPID")
+    assert after != before
+
+    refused = snapshot(kimi, "kimi", "--", "touch", SEEN)
+    assert refused.returncode == 10, refused.stderr
+    seen = (
+        f"GPU 1 would not be free after the stop: it is held by pid {stranger} (sleep, user nobody) of stranger.service"
+    )
+    assert seen in refused.stdout
+    assert "refused before the outage: kimi.service stays active" in refused.stderr
+    assert kimi.show("MainPID") == after
 
 
 def test_it_waits_for_the_memory_and_the_manifest_knows_driver_and_cards(kimi: Service, cards: Cards) -> None:

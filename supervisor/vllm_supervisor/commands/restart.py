@@ -53,7 +53,7 @@ def foresee(verb: str, it: Served, command: str | None = None) -> int:
     from .operations.served import REFUSED, StepError, check, plan_lines
 
     try:
-        found, view, seen = check(it, command)
+        found, view, seen = check(it, command, alone=verb == "snapshot")
         drain_s = it.instance().settings.stop.drain_s
         state = it.show("ActiveState").get("ActiveState", "unknown")
     except StepError as error:

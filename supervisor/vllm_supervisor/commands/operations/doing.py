@@ -35,16 +35,18 @@ class Doing:
         it: The instance.
         journal: Where facts are kept for whoever goes on after us.
         attempts: After so many failed starts in a row a wait gives up; None leaves that to the retries.
+        alone: Refuse, too, what would hold its GPUs after its end.
     """
 
-    def __init__(self, it: Served, journal: StepsJournal, *, attempts: int | None = None) -> None:
+    def __init__(self, it: Served, journal: StepsJournal, *, attempts: int | None = None, alone: bool = False) -> None:
         self.it = it
         self.journal = journal
         self.attempts = attempts
+        self.alone = alone
 
     def check(self, _: str, say: Say, command: str | None = None) -> str:
         """Refuse what the next start would refuse."""
-        found, _view, _seen = check(self.it, command)
+        found, _view, _seen = check(self.it, command, alone=self.alone)
         for finding in found:
             say(str(finding))
         refused = [finding for finding in found if finding.level is Level.REFUSE]

@@ -117,18 +117,22 @@ def served(name: str, config_path: Path) -> Served:
     return Served(name, config_path, unit)
 
 
-def check(it: Served, command: str | None = None) -> tuple[tuple[Finding, ...], EngineView, Observed]:
+def check(
+    it: Served, command: str | None = None, *, alone: bool = False
+) -> tuple[tuple[Finding, ...], EngineView, Observed]:
     """What speaks against a start with the configuration as it is now, once the present engine is gone.
 
     Args:
         it: The instance.
         command: Another program instead of the configured one.
+        alone: Nobody else may hold memory of its GPUs, either.
 
     Raises:
         StepError: the configuration cannot be used at all.
     """
     from vllm_supervisor.adapters.nvml_once import read_once
     from vllm_supervisor.core.check.findings import findings
+    from vllm_supervisor.core.check.gpus import check_alone
     from vllm_supervisor.daemon.measured import measured_from
     from vllm_supervisor.daemon.neighbours import held_seen, view_of
     from vllm_supervisor.daemon.preflight import gather
@@ -142,7 +146,10 @@ def check(it: Served, command: str | None = None) -> tuple[tuple[Finding, ...], 
     held = held_seen(instance)
     seen = gather(view, gpus, it.user(), measured=measured, flags_cache=instance.state_dir, held=held)
     seen = without_unit(seen, it.unit)
-    return findings(view, seen), view, seen
+    found = findings(view, seen)
+    if alone:
+        found += tuple(check_alone(view, seen.gpus, dict(seen.host.gpu_holders) if seen.host else {}))
+    return found, view, seen
 
 
 def without_unit(seen: Observed, unit: str) -> Observed:

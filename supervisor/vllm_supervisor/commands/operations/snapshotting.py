@@ -130,7 +130,7 @@ class Snapshotting:
 
 def snapshot_doers(it: Served, journal: StepsJournal) -> Mapping[str, Doer]:
     """Who takes which step."""
-    doing, own = Doing(it, journal), Snapshotting(it, journal)
+    doing, own = Doing(it, journal, alone=True), Snapshotting(it, journal)
     return {
         "check": doing.check,
         "ahead": Ahead(it).read,

@@ -47,6 +47,27 @@ def not_free(view: EngineView, gpus: GpuObservation, holders: dict[int, Holder] 
     return ""
 
 
+def check_alone(view: EngineView, gpus: GpuObservation | None, holders: dict[int, Holder]) -> list[Finding]:
+    """Refuse what `not_free` would find after the engine's end, where processes of others show it before.
+
+    Args:
+        view: The engine.
+        gpus: Its machine's GPUs without the engine's own memory.
+        holders: What is known of the processes that hold the rest.
+    """
+    if view.device != "cuda" or gpus is None:
+        return []
+    found = []
+    for gpu in (_without_weights(view, gpu, holders) for gpu in visible(view, gpus)):
+        # NVML in a container may show pids of the host: whom nobody knows here may be the engine itself.
+        known = tuple((pid, held) for pid, held in gpu.processes if pid in holders and holders[pid].name)
+        if sum(held for _, held in known) > IDLE_BYTES:
+            by = _held(replace(gpu, processes=known), holders)
+            seen = f"GPU {gpu.index} would not be free after the stop: it is held by {by}"
+            found.append(refuse("gpu-memory", "gpu-busy", seen, "stop that process, or use --no-stop"))
+    return found
+
+
 def check_gpus(
     view: EngineView, options: Options, gpus: GpuObservation | None, holders: dict[int, Holder], version: str | None
 ) -> list[Finding]:
