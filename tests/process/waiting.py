@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -33,11 +35,22 @@ def wait_until(fn: Callable[[], Any], timeout: float, what: str, *logs: Path) ->
     return value
 
 
+PORTS = range(15_000, 32_000)
+"""Below those that the kernel gives to whoever connects or asks for any (ip_local_port_range), so that none of them
+takes a port between our look and its use."""
+_GIVEN: set[int] = set()
+
+
 def free_port() -> int:
-    """A TCP port of loopback that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A TCP port of loopback that nobody listens on now, and another one at each call."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", port))
+            if port not in _GIVEN:
+                _GIVEN.add(port)
+                return port
 
 
 @dataclass(frozen=True)

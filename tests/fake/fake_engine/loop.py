@@ -10,7 +10,7 @@ from typing import Any
 from .control import Control
 from .script import Script
 from .style import Line, Style
-from .system import Waker, disposition, on_signals, ready, unlink, write
+from .system import Waker, disposition, on_signals, read_empty, ready, unlink, write
 from .tree import Tree
 
 INTERRUPTED = 'Traceback (most recent call last):\n  File "/opt/vllm/bin/vllm", line 8, in <module>\n    sys.exit(main())\nKeyboardInterrupt: terminated'
@@ -56,6 +56,8 @@ class Loop:
         self.show(line.who, line.fd, self.style.render(line, pid, early=early))
 
     def show(self, who: str, fd: int, data: bytes) -> None:
+        while self.script.in_order and not read_empty(3 - fd):
+            self.wait(0.001)
         if who == "api" or self.tree is None:
             write(fd, data)
         else:

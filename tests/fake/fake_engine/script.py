@@ -24,6 +24,7 @@ class Script:
     shards: int = 4
     workers: int = 0  # 0: as --tensor-parallel-size says, else 1
     replay: str = ""  # a captured log, printed instead of a made one
+    in_order: bool = False  # a pipe is written when the other one was read empty: a fast reader sees no other order
     fail_with: str = ""  # a failure log: printed, then the exit code 1
     cut_at: str | int | None = None  # a phase (after its first line) or a shard number: then silence
     silent_work: str = ""  # what the workers do in that silence: spin | read | grow

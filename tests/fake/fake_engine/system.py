@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import json
 import mmap
 import os
 import select
 import signal
 import socket
+import stat
+import termios
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +26,15 @@ def write(fd: int, data: bytes) -> None:
             view = view[os.write(fd, view) :]
     except OSError:
         return
+
+
+def read_empty(fd: int) -> bool:
+    """Whether everything in a pipe was read; so it is of what is no pipe."""
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return True
+    held = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, held)
+    return not held[0]
 
 
 def set_title(title: str) -> None:
