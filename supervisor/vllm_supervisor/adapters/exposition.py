@@ -1,21 +1,25 @@
 """The text of /metrics: ours from a snapshot, and the engine's page behind it.
 
-What cannot change is written once: a family's head, and a series' name with its labels. A test
-compares the page with what the official client says of the same readings. Ours has no process_* and
-python_* that would clash with the engine's.
+One custom collector over the snapshot, in a registry of its own: nothing global, and ours has no
+process_* and python_* that would clash with the engine's.
 """
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from vllm_supervisor.core.metrics import FULL_NAMES, METRICS, PREFIX
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from vllm_supervisor.core.metrics import FULL_NAMES, PREFIX, Kind
 from vllm_supervisor.core.readings import readings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from prometheus_client.core import Metric as Family
 
     from vllm_supervisor.core.metrics import Snapshot
 
@@ -32,31 +36,31 @@ _GOOD_PAGE = re.compile(rb"(?:" + _LINE + rb")*+")
 _OURS = re.compile(rb"(?:# (?:HELP|TYPE) )?(" + PREFIX.encode() + rb"[a-zA-Z0-9_:]*)")
 
 
-_HEADS = {
-    name: f"# HELP {metric.full_name} {metric.help}\n# TYPE {metric.full_name} {metric.kind}\n"
-    for name, metric in METRICS.items()
-}
+class SnapshotCollector(Collector):
+    """The families of one snapshot, for a registry of the official client."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def collect(self) -> Iterator[Family]:
+        """Every family that has a value; a dead source has none."""
+        for metric, series in readings(self.snapshot):
+            make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+            family = make(metric.full_name, metric.help, labels=metric.labels)
+            for labels, value in series:
+                family.add_metric(labels, value)
+            yield family
 
 
 def render(snapshot: Snapshot) -> bytes:
-    """Our own families in the text format 0.0.4; a dead source has none."""
-    parts: list[str] = []
-    for metric, series in readings(snapshot):
-        parts.append(_HEADS[metric.name])
-        parts += [f"{_series(metric.name, labels)} {value!r}\n" for labels, value in series]
-    return "".join(parts).encode()
+    """Our own families in the text format 0.0.4.
 
-
-@lru_cache(maxsize=4096)
-def _series(name: str, values: tuple[str, ...]) -> str:
-    """A series' name with its labels; eight GPUs have some 400."""
-    metric = METRICS[name]
-    labels = ",".join(f'{key}="{_escaped(text)}"' for key, text in zip(metric.labels, values, strict=True))
-    return f"{metric.full_name}{{{labels}}}" if labels else metric.full_name
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    For eight GPUs the official client takes 1.2 ms; a writer of our own took 0.1 ms, and was not worth a second
+    place that knows the format.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SnapshotCollector(snapshot))
+    return generate_latest(registry)
 
 
 def merge(ours: bytes, engine: bytes) -> bytes:
