@@ -2,7 +2,6 @@
 
 import http.server
 import json
-import socket
 import subprocess
 import threading
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from process.waiting import free_port
 from vllm_supervisor.adapters.exposition import CONTENT_TYPE, merge, render
 from vllm_supervisor.core.gpu import GpuReport, GpuSample, GpuTable
 from vllm_supervisor.core.gpu_records import advance
@@ -84,6 +84,9 @@ def page(began):
         smoke_tokens_per_second=57.0,
         weights_held={"engine": 1},
         weights_fit=True,
+        cluster_rank=0,
+        cluster_node_up={"0": 1, "1": 1},
+        cluster_node_phase={("0", "ready"): 1.0, ("1", "ready"): 1.0},
         gpu=table,
         engine_pids=frozenset({10}),
     )
@@ -141,9 +144,7 @@ class Prometheus:
 @pytest.fixture(scope="module")
 def prometheus(target, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prometheus")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     rules = [str(ROOT / "monitoring" / name) for name in ("recording.yml", "alerts.yml")]
     config = folder / "prometheus.yml"
     config.write_text(
@@ -198,13 +199,15 @@ def test_every_rule_is_evaluated_without_an_error_and_none_fires_on_a_healthy_in
 
     rules = prometheus.until(evaluated, "all rules evaluated")
     assert [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] != "ok"] == []
-    alerts = {rule["name"]: rule for rule in rules if rule["type"] == "alerting"}
-    assert len(alerts) >= 15
-    # The page shows an Xid and 10 GiB that are not the engine's; the second has to last before it fires.
-    assert {name for name, rule in alerts.items() if rule["state"] != "inactive"} == {
-        "VllmGpuXid",
-        "VllmGpuMemoryTaken",
-    }
+    assert len([rule for rule in rules if rule["type"] == "alerting"]) >= 15
+
+    def as_the_page_says():
+        # It shows an Xid and 10 GiB that are not the engine's; the second has to last before it fires. A scrape that
+        # comes late on a busy machine makes one more of them pending until the next one.
+        active = {rule["name"] for rule in evaluated() if rule["type"] == "alerting" and rule["state"] != "inactive"}
+        return active == {"VllmGpuXid", "VllmGpuMemoryTaken"}
+
+    prometheus.until(as_the_page_says, "the two alerts of the page, and no other")
 
 
 PANELS = [
