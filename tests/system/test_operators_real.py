@@ -1,16 +1,18 @@
-"""Started, restarted, hung, upgraded and rolled back: a real engine by the runbooks and by `upgrade`.
+"""Started, restarted, snapshot taken, hung, upgraded and rolled back: a real engine by the runbooks and by `upgrade`.
 
 One goes on with the engine that the other left, because a start is what takes the time.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.machine import Machine
+from process.fakes import write_model
 from system import realwheel
 from system.books import Book, start
 from system.operating import clean, states, vsup
@@ -18,9 +20,10 @@ from system.service import Service
 from system.standin import PIP, WHEELS, link
 from system.striking import Strikes
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 START_S = 500.0
+MODEL = "/shared/kimi-k2.5-nvfp4"
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +33,7 @@ def started(product: Machine, engine: Path, tiny_model: Path) -> Iterator[Servic
     service.reset()
     clean(service)
     product.run(f"rm -rf /opt/vllm /opt/vllm-0.3*; ln -s {engine.parent.parent} /opt/vllm")
-    service.real(
-        Path("/opt/vllm/bin/vllm"),
-        tiny_model,
-        tensor_parallel=1,
-        smoke={"on_start": "off"},
-        liveness={"mode": "report", "hang_after_s": 8.0, "canary_every_s": 3.0},
-        stop={"drain_s": 3.0, "kill_after_s": 3.0},
-    )
+    configure(service, tiny_model)
     book = start(service)
     yield service
     book.run()
@@ -47,6 +43,20 @@ def started(product: Machine, engine: Path, tiny_model: Path) -> Iterator[Servic
     service.reset()
     clean(service)
     realwheel.remove(service)
+
+
+def configure(service: Service, model: Path, **args: object) -> None:
+    """An instance that is quick to name a hang and to end; `args` are more arguments of vLLM."""
+    service.real(
+        Path("/opt/vllm/bin/vllm"),
+        model,
+        tensor_parallel=1,
+        args=args,
+        env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
+        smoke={"on_start": "off"},
+        liveness={"mode": "report", "hang_after_s": 8.0, "canary_every_s": 3.0},
+        stop={"drain_s": 3.0, "kill_after_s": 3.0},
+    )
 
 
 @pytest.fixture
@@ -70,6 +80,21 @@ def test_restart(kimi: Service) -> None:
     assert book.left == []
 
 
+def test_snapshot(kimi: Service) -> None:
+    before, book = kimi.show("MainPID"), Book(kimi, "snapshot")
+    said = book.run(timeout=START_S)
+    assert "command    done" in said
+    assert "smoke      done" in said
+    after = kimi.show("MainPID")
+    assert after != before
+    assert "command    done" in book.run()
+    assert kimi.show("MainPID") == after
+    assert "nothing differs" in book.run()
+    assert book.left == []
+    manifest = json.loads(kimi.machine.run(["cat", "/srv/kimi-before.json"]).stdout)
+    assert manifest["versions"]["vllm"].startswith("0.32.0"), manifest["versions"]
+
+
 def test_hung_engine(kimi: Service) -> None:
     strikes = Strikes(kimi)
     before = strikes.status()
@@ -83,6 +108,25 @@ def test_hung_engine(kimi: Service) -> None:
     assert "right" in said
     strikes.gone(before)
     kimi.wait("it is not called hung", lambda: strikes.status()["liveness"]["hung"] is False, 60)
+    assert book.left == []
+
+
+def test_out_of_memory(kimi: Service, tiny_model: Path) -> None:
+    kimi.stop()
+    configure(kimi, tiny_model, **{"max-model-len": 8 << 20})
+    assert kimi.start(START_S).returncode != 0
+    assert kimi.show("ExecMainStatus")["ExecMainStatus"] == "78", kimi.journal()
+    book = Book(kimi, "out-of-memory")
+    said = book.run()
+    assert "kv-cache-too-small" in said
+    assert "max-model-len" in said
+    write_model(kimi.machine.root / MODEL.lstrip("/"))
+    try:
+        assert "max-model-len" in book.run()
+    finally:
+        kimi.machine.run(["rm", "-r", MODEL])
+    configure(kimi, tiny_model)
+    assert "smoke      done" in book.run(timeout=START_S)
     assert book.left == []
 
 
@@ -113,6 +157,14 @@ def test_a_version_that_fails_is_left_again_unattended_and_its_incident_kept(kim
     output = kimi.machine.run(f"cat {kept}/*.log {kept}/*.txt", check=False).stdout
     assert "The NVIDIA driver on your system is too old (found version 12040)" in output
     assert "Engine core initialization failed. See root cause above." in output
+
+
+def test_disk_full(kimi: Service) -> None:
+    book = Book(kimi, "disk-full")
+    assert "/opt/vllm-0.32.1" in book.run()
+    book.run()
+    assert "ready" in book.run()
+    assert book.left == []
 
 
 def offer(kimi: Service, engine: Path, version: str, *, broken: bool = False) -> None:
