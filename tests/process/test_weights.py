@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fake.gpus import FAKE_NVML, FakeGpus
-from process.daemon_tools import Patient, ended, marked, nothing_left, until_ready
+from process.daemon_tools import Patient, ended, marked, nothing_left, samples, until_ready
 from process.harness import SOURCE, free_port, write_config, write_environment
 
 
@@ -135,15 +135,14 @@ def test_memory_that_the_engine_still_maps_is_no_remainder_of_a_stop(tmp_path: P
         until_ready(holder)
         for index in range(2):
             gpus.card(index, errors=hidden, memory_used=90 << 30)  # the weights, and what the engine took besides
-        family = "vllm_supervisor_gpu_memory_used_bytes"
-        holder.wait(lambda: f"{90 << 30:.1f}" in _lines(holder.get("/metrics").text, family), "the memory is seen")
+        holder.wait(lambda: _used(holder.get("/metrics").text) == [90 << 30] * 2, "the memory is seen")
         holder.sigterm()
         ended(holder, 0)
         assert "a reboot is needed" not in holder.log()
 
 
-def _lines(page: str, family: str) -> str:
-    return "\n".join(line for line in page.splitlines() if line.startswith(family))
+def _used(page: str) -> list[float]:
+    return [value for (name, _), value in samples(page).items() if name == "vllm_supervisor_gpu_memory_used_bytes"]
 
 
 def test_a_start_tells_of_weights_that_are_not_held_or_not_those_that_it_wants(tmp_path: Path, room: Path) -> None:
