@@ -28,6 +28,19 @@ class Book:
         return said
 
 
+def restart(service: Service, timeout: float = 120.0) -> str:
+    """Restart by the runbook; what its first block said."""
+    before, book = service.show("MainPID"), Book(service, "restart")
+    said = book.run(timeout=timeout)
+    assert "smoke      done" in said
+    assert service.show("MainPID") != before
+    assert "smoke      done" in book.run()
+    assert "ready" in book.run()
+    book.run()
+    assert book.left == []
+    return said
+
+
 def start(service: Service) -> Book:
     """Start by the runbook; what is left of that ends it again."""
     book = Book(service, "start")

@@ -13,7 +13,7 @@ import pytest
 
 from process.fakes import write_model
 from system import standin
-from system.books import BOOKS, Book, start
+from system.books import BOOKS, Book, restart, start
 from system.cards import PLACE, VARIABLES, Cards
 from system.hub import TOKEN, URL, Hub
 from system.operating import UNIT, clean, fake
@@ -54,13 +54,7 @@ def test_start(kimi: Service) -> None:
 
 def test_restart(kimi: Service) -> None:
     assert kimi.start().returncode == 0, kimi.journal()
-    before, book = kimi.show("MainPID"), Book(kimi, "restart")
-    assert "smoke      done" in book.run()
-    assert kimi.show("MainPID") != before
-    assert "smoke      done" in book.run()
-    assert "ready" in book.run()
-    book.run()
-    assert book.left == []
+    restart(kimi)
 
 
 def test_snapshot(kimi: Service) -> None:
