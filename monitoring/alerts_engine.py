@@ -175,9 +175,8 @@ ALERTS = {
         ),
         Alert(
             "VllmEngineMetricsMissing",
-            "vllm_supervisor_ready == 1 unless on (job, instance) vllm:generation_tokens_total"
-            ' unless on (job, instance) vllm_supervisor_weights_held{part="holder"}'
-            " unless on (job, instance) vllm_supervisor_cluster_rank > 0",
+            "vllm_supervisor_ready == 1 and on (job, instance) vllm_supervisor_engine_metrics_expected == 1"
+            " unless on (job, instance) vllm:generation_tokens_total",
             "5m",
             "warning",
             "{{ $labels.instance }} serves, but the engine's own metrics are missing.",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 
+import pytest
+
 from process.daemon_tools import at_most, ended, rows, running, samples, told, until_ready, value
-from process.harness import Daemon
+from process.harness import FAKE, Daemon
 from process.waiting import http_get
 
 
@@ -37,6 +40,7 @@ def test_pages_from_the_first_second_to_tokens_a_second(tmp_path):
         until_ready(daemon)
         found = samples(daemon.get("/metrics").text)
         assert value(found, "vllm_supervisor_ready") == 1
+        assert value(found, "vllm_supervisor_engine_metrics_expected") == 1
         assert value(found, "vllm:num_requests_running", engine="0", model_name="kimi") == 0
         for kind in ("generation", "prompt"):
             for window in ("10s", "60s"):
@@ -82,6 +86,23 @@ def test_the_engines_metrics_vanish_when_it_does_not_answer_and_ours_stay(tmp_pa
             assert time.monotonic() - began < at_most(1.0)
         finally:
             os.kill(daemon.status()["engine"]["pid"], signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"metrics": {"engine": "off"}},
+        {"engine": {"args": {"disable-log-stats": True}}},
+        {"engine": {"command": [sys.executable, str(FAKE), "serve", "--disable-log-stats"]}},
+    ],
+    ids=["metrics.engine", "engine.args", "engine.command"],
+)
+def test_settings_that_leave_out_the_engines_metrics_are_told(tmp_path, settings):
+    with running(tmp_path, {"pace": 0}, liveness={"mode": "off"}, **settings) as daemon:
+        until_ready(daemon)
+        found = samples(daemon.get("/metrics").text)
+        assert not [name for name, _ in found if name.startswith("vllm:")]
+        assert value(found, "vllm_supervisor_engine_metrics_expected") == 0
 
 
 def test_a_busy_metrics_port_does_not_keep_the_model_down(tmp_path):

@@ -129,11 +129,17 @@ def test_what_a_bare_snapshot_does_not_know_is_absent_and_not_zero():
         "phase",
         "ready",
         "engine_up",
+        "engine_metrics_expected",
         "failures_total",
         "canary_failures_total",
         "output_dropped_total",
         "notify_errors_total",
     }
+
+
+def test_an_engine_whose_metrics_are_left_out_is_told_as_such():
+    assert values(Snapshot(phase="ready"))["engine_metrics_expected",] == 1.0
+    assert values(Snapshot(phase="ready", engine_metrics_expected=False))["engine_metrics_expected",] == 0.0
 
 
 def test_a_lost_gpu_keeps_only_that_it_is_down_and_what_was_counted():

@@ -60,6 +60,10 @@ _DECLARED = (
     Metric("phase", "1 for the phase that the start is in, 0 for every other one.", ("phase",)),
     Metric("ready", "1 while READY=1 stands, else 0."),
     Metric("engine_up", "1 while an engine process of ours lives, else 0."),
+    Metric(
+        "engine_metrics_expected",
+        "1 when the settings put the engine's own metrics on this page; 0 by metrics.engine or --disable-log-stats.",
+    ),
     Metric("start_time_seconds", "When this start began, in Unix time."),
     Metric("phase_seconds", "Time spent in each phase of this start so far.", ("phase",)),
     Metric(
@@ -137,6 +141,7 @@ class Snapshot:
         phase: A value of `Phase`.
         ready: Whether READY=1 stands.
         engine_up: Whether an engine process of ours lives.
+        engine_metrics_expected: What the settings say; nothing about whether they are there.
         version: Our own version.
         engine_version: The engine's, empty while unknown.
         start_time_seconds: Unix seconds at which this start began.
@@ -181,6 +186,7 @@ class Snapshot:
     phase: str
     ready: bool = False
     engine_up: bool = False
+    engine_metrics_expected: bool = True
     version: str = ""
     engine_version: str = ""
     start_time_seconds: float | None = None

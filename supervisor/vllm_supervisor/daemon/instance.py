@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vllm_supervisor.config import Problem, Settings, load, load_env
 from vllm_supervisor.core.endpoint import Endpoint, argument, child_environment, command_line, endpoint
+from vllm_supervisor.core.engineflags import effective
 from vllm_supervisor.core.held import holder_of, preload_line, serving_args
 from vllm_supervisor.core.neighbours import chosen_gpus
 from vllm_supervisor.core.ownership import START_ID, ray_marks
@@ -61,6 +62,12 @@ class Instance:
     def history_path(self) -> Path:
         """The history's file."""
         return self.state_dir / "history.sqlite"
+
+    @property
+    def expects_engine_metrics(self) -> bool:
+        """Whether the settings put the engine's own metrics on our page."""
+        options = effective(self.settings.engine.command[1:], self.settings.engine.args)
+        return self.settings.metrics.engine == "merge" and "disable-log-stats" not in options
 
     def endpoint(self) -> Endpoint:
         """The way to the engine."""

@@ -40,6 +40,7 @@ def snapshot(parts: Parts, state: State, now: float) -> Snapshot:
         phase=state.phase.value,
         ready=state.phase is Phase.READY,
         engine_up=state.engine_alive,
+        engine_metrics_expected=parts.instance.expects_engine_metrics,
         version=__version__,
         engine_version=str(state.figures.get(FigureName.ENGINE_VERSION, "")),
         start_time_seconds=parts.began_wall,
