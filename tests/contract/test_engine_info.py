@@ -108,6 +108,56 @@ def test_options_from_the_sources_until_the_engine_was_asked(environment, tmp_pa
     assert engine_info.read_flags(command, {}, tmp_path / "cache") == before, "another version is asked anew"
 
 
+FINDER = """
+import importlib.util, sys
+class Finder:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name == "vllm":
+            return importlib.util.spec_from_file_location(name, PLACE + "/__init__.py", submodule_search_locations=[PLACE])
+PLACE = {place!r}
+sys.meta_path.append(Finder)
+"""
+
+
+@pytest.mark.parametrize("kind", ["a line of a .pth file", "a finder"])
+def test_options_of_an_editable_installation(environment, tmp_path, kind):
+    """The two ways of setuptools: the checkout on the path, or a module that knows where the package is."""
+    binaries, site = environment.parent, environment.parents[1] / "lib/python3.11/site-packages"
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (site / "vllm").rename(checkout / "vllm")
+    (checkout / "vllm/__init__.py").write_text("raise SystemExit('it was imported')\n")
+    (site / "vllm-0.32.1.dev5+g12.dist-info").mkdir()
+    if kind == "a finder":
+        (site / "__editable___vllm_finder.py").write_text(FINDER.replace("{place!r}", repr(str(checkout / "vllm"))))
+        (site / "__editable__.vllm.pth").write_text("import __editable___vllm_finder\n")
+    else:
+        (site / "__editable__.vllm.pth").write_text(f"{checkout}\n")
+    home = Path(sys.base_prefix) / "bin"
+    (binaries / "python3").unlink()
+    (binaries / "python3").symlink_to(home / "python3")
+    (binaries.parent / "pyvenv.cfg").write_text(f"home = {home}\n")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if version != "python3.11":
+        site.parent.rename(site.parents[1] / version)
+    command = [str(environment), "serve"]
+    assert engine_info.package_of(command, {}) == checkout / "vllm"
+    assert engine_info.read_flags(command, {}, None) == {"max-model-len", "tool-call-parser"}
+    assert engine_info.read_version(command, {}) == "0.32.1.dev5+g12"
+
+
+def test_an_interpreter_that_does_not_say_where_the_package_is_leaves_the_options_open(environment, monkeypatch):
+    site = environment.parents[1] / "lib/python3.11/site-packages"
+    (site / "vllm/engine/arg_utils.py").unlink()
+    (site / "vllm/engine").rmdir()
+    assert engine_info.read_flags([str(environment)], {}, None) is None
+    (environment.parent / "python3").unlink()
+    write_script(environment.parent / "python3", "/bin/sh", "exec sleep 60")
+    monkeypatch.setattr(engine_info, "FIND_DEADLINE_S", 0.2)
+    assert engine_info.read_flags([str(environment)], {}, None) is None
+
+
 def test_an_engine_that_does_not_answer_gives_no_options(environment, tmp_path):
     write_script(environment, environment.parent / "python3", "import time; time.sleep(60)")
     assert engine_info.refresh_flags([str(environment)], {}, tmp_path, deadline_s=0.3) is None

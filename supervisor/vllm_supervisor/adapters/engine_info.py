@@ -19,8 +19,10 @@ from pathlib import Path
 from vllm_supervisor.core.engineflags import flags_from_help, flags_from_sources
 
 RUN_DEADLINE_S = 1.5
+FIND_DEADLINE_S = 5.0
 HELP_DEADLINE_S = 120.0
 _SOURCES = ("engine/arg_utils.py", "config/*.py", "entrypoints/**/cli_args.py", "entrypoints/cli/*.py")
+_FIND = "import importlib.util as u; print((u.find_spec('vllm').submodule_search_locations or [''])[0])"
 _NAME = re.compile(r"vllm(?:[_-][a-z0-9]+)?-(\d[^/]*)\.dist-info")
 
 
@@ -89,6 +91,30 @@ def package_directories(command: Sequence[str], env: Mapping[str, str]) -> list[
 def has_package(name: str, command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether the engine's interpreter finds an import package of this name."""
     return any((root / name / "__init__.py").is_file() for root in package_directories(command, env))
+
+
+def package_of(command: Sequence[str], env: Mapping[str, str]) -> Path | None:
+    """The folder of the engine's package; None when it is not found.
+
+    An editable installation (`pip install -e`) leaves no folder beside the interpreter but something that the import
+    system knows how to follow, so that the interpreter itself is asked last. It imports nothing of vLLM for that.
+    """
+    for root in package_directories(command, env):
+        if (root / "vllm" / "__init__.py").is_file() or (root / "vllm" / "engine").is_dir():
+            return root / "vllm"
+    python = find_interpreter(command, env)
+    if python is None or not python.name.startswith("python"):
+        return None
+    try:
+        # Not from the present directory, which may hold a folder of that name.
+        done = subprocess.run(
+            [str(python), "-P", "-c", _FIND],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=FIND_DEADLINE_S, check=False, cwd="/", env=dict(env),
+        )  # fmt: skip
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    said = os.fsdecode(done.stdout).strip()
+    return Path(said.splitlines()[-1]) if done.returncode == 0 and said else None
 
 
 def read_version(command: Sequence[str], env: Mapping[str, str]) -> str | None:
@@ -174,11 +200,10 @@ def read_flags(command: Sequence[str], env: Mapping[str, str], cache: Path | Non
             kept = cache_file(cache, command, version).read_text(encoding="utf-8").split()
             if kept:
                 return frozenset(kept)
-    for root in package_directories(command, env):
-        package = root / "vllm"
-        if (package / "engine" / "arg_utils.py").is_file():
-            return flags_from_sources(_texts(package))
-    return None
+    package = package_of(command, env)
+    if package is None or not (package / "engine" / "arg_utils.py").is_file():
+        return None
+    return flags_from_sources(_texts(package))
 
 
 def refresh_flags(
