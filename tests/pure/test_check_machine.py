@@ -167,6 +167,18 @@ def test_gpus_that_are_not_there():
     assert not by(check(env={"CUDA_VISIBLE_DEVICES": "GPU-0a,1,2,3,4,5,6,7"}), "gpus")
 
 
+def test_gpus_that_are_lost():
+    """Also when none is left: the driver answers, and it is no matter of its version."""
+    for left in (7, 0):
+        (item,) = by(check(gpus=replace(cards(left), lost=(7,))), "gpus")
+        assert item.reason == "gpu-lost"
+        assert item.seen == f"{left} of the GPUs that are needed (8) are there; the driver cannot reach GPU 7"
+    (item,) = by(check(gpus=replace(cards(8), lost=(8,))), "gpus")
+    assert (item.level.name, "cannot reach GPU 8, which the engine does not need" in item.seen) == ("WARN", True)
+    chosen = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
+    assert not by(check(gpus=replace(cards(8), lost=(8,)), env=chosen), "gpus")
+
+
 def test_a_busy_gpu_names_its_holder():
     gpus = cards(8, used=70 * GIB, processes=((4711, 70 * GIB),))
     host = ObservedHost(gpu_holders={4711: Holder(4711, "VLLM::Worker_TP0", "vllm", "old.service")}, pcie=GOOD_PCIE)

@@ -121,6 +121,14 @@ def test_memory_of_the_unit_of_the_weights_is_expected_and_all_other_is_not(unit
     assert "still holds" in not_free(view, gpus)
 
 
+@pytest.mark.parametrize(("sizes", "free"), [([(7, 0)], True), ([(7, 0), (9, 0)], False), ([(9, 0)], False)])
+def test_weights_whose_size_nvml_does_not_tell_are_all_that_is_there_when_nobody_else_is(sizes, free):
+    holders = {7: Holder(7, "python3", "vllm", units_of("kimi")[0]), 9: Holder(9, "python3", "bob", "")}
+    view = EngineView(("vllm", "serve"), "/m", name="kimi", weights="held")
+    gpus = GpuObservation((GpuSeen(0, "GPU-a", "card", 96 * GIB, 71 * GIB, (12, 0), tuple(sizes)),), "580.1")
+    assert (not_free(view, gpus, holders) == "") is free
+
+
 def test_a_directory_too_long_for_a_socket_is_refused():
     def directory(length):
         return f'{{"socket_dir": "/{"x" * (length - 1)}", "fallback": false}}'

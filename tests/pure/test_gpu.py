@@ -45,6 +45,10 @@ def test_what_gone_processes_left_is_told_by_their_pids_else_by_what_was_in_use_
     hidden = [sample(processes=None, memory_used_bytes=71 * gib)]
     assert left_behind(hidden, ours, 10 * gib) == 60 * gib
     assert left_behind(hidden, ours, 71 * gib) == left_behind(hidden, ours, None) == 0
+    assert left_behind([*listed, *hidden], ours, 10 * gib) == 67 * gib, "each GPU as far as it tells"
+    assert (
+        left_behind([*listed, *hidden], ours, None) == left_behind([*listed, *hidden], ours, 0, shared=True) == 7 * gib
+    )
 
 
 def test_hidden_pids_blame_nobody_for_memory_that_two_units_share():

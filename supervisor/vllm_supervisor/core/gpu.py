@@ -189,12 +189,13 @@ def left_behind(samples: Sequence[GpuSample], pids: frozenset[int], before: int 
         shared: Others take and give back memory of the same GPUs meanwhile, as the weights of another unit and the
             engine that maps them. Where NVML shows no pids, nobody can then say whose a rest is.
     """
-    held = [engine_bytes(sample, pids) for sample in samples]
-    if any(size is not None for size in held):
-        return sum(size for size in held if size)
+    held = [(engine_bytes(sample, pids), sample.memory_used_bytes or 0) for sample in samples]
+    told = sum(size for size, _ in held if size)
     if before is None or shared:
-        return 0
-    return max(sum(sample.memory_used_bytes or 0 for sample in samples) - before - UNLISTED_BYTES, 0)
+        return told
+    # What was in use before is known of all GPUs together: beside GPUs that show pids, less is blamed than there is.
+    hidden = sum(used for size, used in held if size is None)
+    return told + max(hidden - before - UNLISTED_BYTES, 0)
 
 
 def parse_report(line: str | bytes) -> GpuReport:

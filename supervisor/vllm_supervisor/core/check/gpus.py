@@ -83,6 +83,18 @@ def check_gpus(
                 "run nvidia-smi; enable nvidia-persistenced",
             )
         ]
+    needed = options.parallel().gpus // (options.number("nnodes") or 1)
+    seen = visible(view, gpus) if gpus is not None else ()
+    if gpus is not None and gpus.lost and len(seen) < needed:
+        which = ", ".join(f"GPU {index}" for index in gpus.lost)
+        return [
+            refuse(
+                "gpus",
+                "gpu-lost",
+                f"{len(seen)} of the GPUs that are needed ({needed}) are there; the driver cannot reach {which}",
+                "see journalctl -k | grep Xid; reset the GPU or reboot, and have the card looked at if it comes back",
+            )
+        ]
     if gpus is None or not gpus.gpus:
         return [
             refuse(
@@ -90,18 +102,6 @@ def check_gpus(
                 "driver-mismatch",
                 "no NVIDIA driver answers here" if gpus is None else "the NVIDIA driver shows no GPU",
                 'run nvidia-smi; after a driver upgrade reboot; without GPUs set engine.device = "cpu"',
-            )
-        ]
-    seen = visible(view, gpus)
-    needed = options.parallel().gpus // (options.number("nnodes") or 1)
-    if len(seen) < needed and gpus.lost:
-        which = ", ".join(f"GPU {index}" for index in gpus.lost)
-        return [
-            refuse(
-                "gpus",
-                "gpu-lost",
-                f"{needed} GPUs are needed and {len(seen)} are there; the driver cannot reach {which}",
-                "see journalctl -k | grep Xid; reset the GPU or reboot, and have the card looked at if it comes back",
             )
         ]
     if len(seen) < needed:
@@ -116,6 +116,15 @@ def check_gpus(
         ]
     used = seen[:needed] if options.text("distributed-executor-backend") != "ray" else seen
     found = _different(used)
+    if gpus.lost and chosen_gpus(view.env) is None:
+        which = ", ".join(f"GPU {index}" for index in gpus.lost)
+        found.append(
+            warn(
+                "gpus",
+                f"the driver cannot reach {which}, which the engine does not need but may fail on",
+                "see journalctl -k | grep Xid; leave it out with engine.gpus",
+            )
+        )
     share = options.fraction("gpu-memory-utilization") or engine_facts.default_utilization(
         engine_facts.parse_version(version)
     )
@@ -141,9 +150,13 @@ def weights_pids(view: EngineView, holders: dict[int, Holder]) -> frozenset[int]
 def _without_weights(view: EngineView, gpu: GpuSeen, holders: dict[int, Holder]) -> GpuSeen:
     """The GPU without what the unit of the weights holds there: the engine counts it into its own share."""
     expected = weights_pids(view, holders)
-    held = sum(size for pid, size in gpu.processes if pid in expected)
+    mine = [size for pid, size in gpu.processes if pid in expected]
+    if not mine:
+        return gpu
     others = tuple((pid, size) for pid, size in gpu.processes if pid not in expected)
-    return replace(gpu, used_bytes=max(gpu.used_bytes - held, 0), processes=others) if held else gpu
+    # NVML may list a process without its size, which is 0 here: with nobody else on the GPU, all of it is theirs.
+    held = sum(mine) if all(mine) or others else gpu.used_bytes
+    return replace(gpu, used_bytes=max(gpu.used_bytes - held, 0), processes=others)
 
 
 def _free(gpu: GpuSeen, share: float, holders: dict[int, Holder], elsewhere: bool) -> list[Finding]:
