@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from vllm_supervisor.adapters.identity import identity, only_here, own_address
+from vllm_supervisor.adapters.inventory import hash_of
 
 
 def test_a_checkpoint_is_known_by_its_small_files_and_the_sizes_of_its_shards(tmp_path):
@@ -13,14 +14,16 @@ def test_a_checkpoint_is_known_by_its_small_files_and_the_sizes_of_its_shards(tm
         folder.mkdir()
         (folder / "config.json").write_text("{}")
         (folder / "model-1.safetensors").write_bytes(b"12345")
-    assert identity(one) == identity(other)
-    assert set(identity(one)) == {"config.json", "shards"}
-    assert identity(one)["shards"].startswith("1 of 5 bytes (")
+    assert identity(one, hash_of) == identity(other, hash_of)
+    assert set(identity(one, hash_of)) == {"config.json", "shards"}
+    assert identity(one, hash_of)["shards"].startswith("1 of 5 bytes (")
     (other / "model-1.safetensors").write_bytes(b"123456")
-    assert {name for name in identity(one) if identity(one)[name] != identity(other)[name]} == {"shards"}
+    assert {
+        name for name in identity(one, hash_of) if identity(one, hash_of)[name] != identity(other, hash_of)[name]
+    } == {"shards"}
     (other / "config.json").write_text("{ }")
-    assert identity(one)["config.json"] != identity(other)["config.json"]
-    assert identity(tmp_path / "none") == {}
+    assert identity(one, hash_of)["config.json"] != identity(other, hash_of)["config.json"]
+    assert identity(tmp_path / "none", hash_of) == {}
 
 
 def test_the_own_address_is_that_of_the_way_to_the_head():

@@ -6,20 +6,22 @@ import contextlib
 import hashlib
 import ipaddress
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 SMALL = ("config.json", "model.safetensors.index.json", "tokenizer.json", "hf_quant_config.json")
 """Files that decide what the weights mean; each of them takes milliseconds to read."""
 
 
-def identity(path: Path) -> dict[str, str]:
-    """Digests of the small files, and of names and sizes of the shards; empty for what is no directory."""
-    found: dict[str, str] = {}
-    for name in SMALL:
-        try:
-            found[name] = hashlib.sha256((path / name).read_bytes()).hexdigest()[:12]
-        except OSError:
-            continue
+def identity(path: Path, hash_of: Callable[[Path], str]) -> dict[str, str]:
+    """Digests of the small files, and of names and sizes of the shards; empty for what is no directory.
+
+    Args:
+        path: The checkpoint.
+        hash_of: The SHA-256 of a file, as hexadecimal digits; empty when it cannot be read.
+    """
+    digests = {name: hash_of(path / name)[:12] for name in SMALL}
+    found = {name: digest for name, digest in digests.items() if digest}
     try:
         shards = sorted((shard.name, shard.stat().st_size) for shard in path.glob("*.safetensors"))
     except OSError:

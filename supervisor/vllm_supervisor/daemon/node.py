@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_supervisor import __version__
 from vllm_supervisor.adapters.identity import identity, only_here, own_address
+from vllm_supervisor.adapters.inventory import hash_of
 from vllm_supervisor.adapters.model_path import locate
 from vllm_supervisor.config import Problem, Settings
 from vllm_supervisor.core.check.finding import Finding, unknown, warn
@@ -103,7 +104,7 @@ def facts_of(instance: Instance, model: str, version: str, environment: Mapping[
     told = prints(
         {"vllm": version or "unknown", "vllm-supervisor": __version__},
         {**engine.args, "served-model-name": engine.served_model_name},
-        identity(locate(model, environment)),
+        identity(locate(model, environment), hash_of),
         environment,
     )
     address = "" if environment.get("VLLM_HOST_IP") else own_address(cluster.head, cluster.port)
