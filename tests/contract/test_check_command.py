@@ -13,10 +13,11 @@ import pytest
 
 from lab.sparse_checkpoint import write_checkpoint
 from process.waiting import free_port
-from vllm_supervisor.commands import check
+from vllm_supervisor.adapters import systemctl
+from vllm_supervisor.commands import check, places
 from vllm_supervisor.core.check.observed import EngineView, GpuObservation, GpuSeen
 from vllm_supervisor.core.plan.request import Measured
-from vllm_supervisor.daemon import preflight
+from vllm_supervisor.daemon import locate, preflight
 
 SMALL = [
     ("model.embed_tokens.weight", "BF16", [64, 16]),
@@ -30,18 +31,23 @@ GIB = 1 << 30
 def place(tmp_path, monkeypatch):
     """A model and an engine that are fine."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    write_checkpoint(tmp_path / "model", shards=2, config=CONFIG, all_tensors=SMALL)
-    packages = tmp_path / "venv/lib/python3.11/site-packages/vllm/engine"
+    return fine(tmp_path)
+
+
+def fine(place):
+    """Make both below this directory."""
+    write_checkpoint(place / "model", shards=2, config=CONFIG, all_tensors=SMALL)
+    packages = place / "venv/lib/python3.11/site-packages/vllm/engine"
     packages.mkdir(parents=True)
     (packages.parent / "_version.py").write_text("version = '0.32.0'\n")
     (packages / "arg_utils.py").write_text(
         "class A:\n    max_model_len: int = 1\n    tensor_parallel_size: int = 1\n    uvicorn_log_level: str\n"
     )
-    (tmp_path / "venv/bin").mkdir()
-    (tmp_path / "venv/bin/python3").symlink_to(sys.executable)
-    (tmp_path / "venv/bin/vllm").write_text(f"#!{tmp_path}/venv/bin/python3\n")
-    (tmp_path / "venv/bin/vllm").chmod(0o755)
-    return tmp_path
+    (place / "venv/bin").mkdir()
+    (place / "venv/bin/python3").symlink_to(sys.executable)
+    (place / "venv/bin/vllm").write_text(f"#!{place}/venv/bin/python3\n")
+    (place / "venv/bin/vllm").chmod(0o755)
+    return place
 
 
 def write_config(place, extra="", args=""):
@@ -134,9 +140,8 @@ def test_a_busy_port_is_transient(place, capsys):
     assert f"pid {pid}" in refusals(out)[0]["seen"]
 
 
-def test_for_the_service_user_when_root_asks(place, capsys):
-    for parent in (place, *place.parents[:2]):
-        parent.chmod(parent.stat().st_mode | 0o055)
+def test_for_the_service_user_when_root_asks(open_path, capsys):
+    place = fine(open_path)
     (place / "model" / "config.json").chmod(0o600)
     config = write_config(place)
     code, out, _ = run(capsys, "--config", config, "--user", "nobody", "--json")
@@ -157,9 +162,28 @@ def test_an_unknown_user_is_64(place, capsys):
 
 
 def test_an_instance_that_is_not_there(capsys):
-    code, out, _ = run(capsys, "no-such-instance")
-    assert code == 78
-    assert "/etc/vllm-supervisor/no-such-instance.toml" in out
+    code, out, err = run(capsys, "no-such-instance")
+    assert (code, out) == (64, "")
+    assert "there is no instance 'no-such-instance' (/etc/vllm-supervisor/no-such-instance.toml does not exist)" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("kimi", "kimi"),
+        ("kimi-weights", "kimi-weights"),
+        ("qwen", "vllm@qwen"),
+        ("qwen-weights", "vllm-weights@qwen"),
+        ("heavy-weights", "vllm@heavy-weights"),
+    ],
+)
+def test_the_unit_to_start_an_instance_with(tmp_path, monkeypatch, name, unit):
+    monkeypatch.setattr(systemctl, "runs", lambda: True)
+    monkeypatch.setattr(locate, "SYSTEM_CONFIG", tmp_path)
+    for given in ("kimi", "qwen", "heavy-weights"):
+        (tmp_path / f"{given}.toml").touch()
+    at = tmp_path / f"{name}.toml"
+    assert places.start_with(locate.Place(name, at, at, at)) == f"systemctl start {unit}"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -124,11 +125,10 @@ def test_a_directory_that_is_not_there(tmp_path, capsys):
     assert "does not exist" in err
 
 
-def test_an_unreadable_file_as_an_ordinary_user(model):
+def test_an_unreadable_file_as_an_ordinary_user(model, open_path):
     """As root every file is readable, so a child that is nobody reads."""
+    model = shutil.copytree(model, open_path / "model")
     (model / FIRST).chmod(0)
-    for parent in (model, *model.parents[:3]):
-        parent.chmod(parent.stat().st_mode | 0o055)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

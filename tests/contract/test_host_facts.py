@@ -29,26 +29,19 @@ def test_users():
     assert host.find_user("no-such-user-here") is None
 
 
-@pytest.fixture
-def open_tree(tmp_path):
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(parent.stat().st_mode | 0o055)
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("mode", "readable"), [(0o644, True), (0o600, False), (0o640, False), (0o604, True), (0o000, False)]
 )
-def test_what_another_user_may_read(open_tree, mode, readable):
-    path = open_tree / "f"
+def test_what_another_user_may_read(open_path, mode, readable):
+    path = open_path / "f"
     path.write_text("x")
     path.chmod(mode)
     assert host.allowed(path, NOBODY, os.R_OK) is readable
     assert host.unreadable([path], NOBODY) == (() if readable else (str(path),))
 
 
-def test_a_group_may_what_its_bits_say(open_tree):
-    path = open_tree / "f"
+def test_a_group_may_what_its_bits_say(open_path):
+    path = open_path / "f"
     path.write_text("x")
     path.chmod(0o640)
     os.chown(path, -1, 65534)
@@ -57,20 +50,20 @@ def test_a_group_may_what_its_bits_say(open_tree):
     assert not host.allowed(path, NOBODY, os.R_OK), "the group's bits count before everybody's"
 
 
-def test_a_closed_directory_on_the_way_closes_all_below(open_tree):
-    (open_tree / "d").mkdir()
-    (open_tree / "d" / "f").write_text("x")
-    (open_tree / "d").chmod(0o700)
-    assert not host.allowed(open_tree / "d" / "f", NOBODY, os.R_OK)
-    (open_tree / "link").symlink_to(open_tree / "d" / "f")
-    assert not host.allowed(open_tree / "link", NOBODY, os.R_OK)
-    assert host.allowed(open_tree / "gone", NOBODY, os.R_OK), "what is not there is not forbidden"
+def test_a_closed_directory_on_the_way_closes_all_below(open_path):
+    (open_path / "d").mkdir()
+    (open_path / "d" / "f").write_text("x")
+    (open_path / "d").chmod(0o700)
+    assert not host.allowed(open_path / "d" / "f", NOBODY, os.R_OK)
+    (open_path / "link").symlink_to(open_path / "d" / "f")
+    assert not host.allowed(open_path / "link", NOBODY, os.R_OK)
+    assert host.allowed(open_path / "gone", NOBODY, os.R_OK), "what is not there is not forbidden"
 
 
-def test_the_mode_bits_agree_with_the_kernel(open_tree):
+def test_the_mode_bits_agree_with_the_kernel(open_path):
     """The same question, asked of a process that really is nobody."""
     for mode in (0o644, 0o600, 0o640, 0o004, 0o040):
-        path = open_tree / f"f{mode}"
+        path = open_path / f"f{mode}"
         path.write_text("x")
         path.chmod(mode)
         pid = os.fork()
@@ -83,14 +76,14 @@ def test_the_mode_bits_agree_with_the_kernel(open_tree):
         assert host.allowed(path, NOBODY, os.R_OK) is (os.waitstatus_to_exitcode(status) == 0), oct(mode)
 
 
-def test_caches(open_tree):
-    env = {"HOME": "/home/x", "VLLM_CACHE_ROOT": str(open_tree / "c" / "vllm"), "TMPDIR": str(open_tree)}
+def test_caches(open_path):
+    env = {"HOME": "/home/x", "VLLM_CACHE_ROOT": str(open_path / "c" / "vllm"), "TMPDIR": str(open_path)}
     places = host.cache_directories(env)
-    assert places == (str(open_tree / "c" / "vllm"), "/home/x/.cache", str(open_tree))
-    open_tree.chmod(0o755)
+    assert places == (str(open_path / "c" / "vllm"), "/home/x/.cache", str(open_path))
+    open_path.chmod(0o755)
     space = host.cache_space(places[:1], NOBODY)
     assert space == {places[0]: None}
-    open_tree.chmod(0o777)
+    open_path.chmod(0o777)
     assert host.cache_space(places[:1], NOBODY)[places[0]] > 0
     assert host.cache_directories({}) == ("/tmp",)
 

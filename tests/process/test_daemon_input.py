@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -90,9 +89,8 @@ def unprivileged(daemon: Daemon, *words: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
-def test_files_that_the_service_user_may_not_use_are_named(tmp_path):
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(parent.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
+def test_files_that_the_service_user_may_not_use_are_named(open_path):
+    tmp_path = open_path
     config = write_config(tmp_path)
     config.chmod(0o644)
     daemon = Daemon(config, tmp_path)

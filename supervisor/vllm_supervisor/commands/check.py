@@ -32,8 +32,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="what would keep an instance from starting, without starting it",
         description="Looks at configuration, engine, checkpoint, GPUs and machine, and names what would fail. "
         "Ends with 0 when nothing is refused.",
-        epilog="Exit codes: 0 nothing is refused, else that of the first refusal (69, 75, 78); 64 usage, 77 only root "
-        "and the service's user may read the configuration.",
+        epilog="Exit codes: 0 nothing is refused, else that of the first refusal (69, 75, 78); 64 usage or no such "
+        "instance, 77 only root and the service's user may read the configuration.",
     )
     parser.add_argument("instance", metavar="INSTANCE", nargs="?", help="name or configuration file")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a configuration file instead of an instance")
@@ -53,12 +53,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; the exit code is that of the first refusal."""
     from vllm_supervisor.daemon.instance import read_instance
-    from vllm_supervisor.daemon.locate import config_of
+    from vllm_supervisor.daemon.locate import UnknownInstanceError, locate
 
     if (args.instance is None) == (args.config is None):
         sys.stderr.write("vllm-supervisor check: name an INSTANCE, or a file with --config FILE\n")
         return ExitCode.USAGE
-    path = args.config or config_of(args.instance)
+    try:
+        path = args.config or locate(args.instance).config_path
+    except UnknownInstanceError as error:
+        sys.stderr.write(f"vllm-supervisor check: {error}\n")
+        return ExitCode.USAGE
     instance = read_instance(path.absolute())
     if isinstance(instance, list) and denied("check", instance):
         return NOPERM

@@ -64,9 +64,17 @@ def start_with(place: Place) -> str:
     from vllm_supervisor.daemon.locate import SYSTEM_CONFIG
 
     if runs() and place.config_path.parent == SYSTEM_CONFIG:
-        unit = {"kimi": "kimi", "kimi-weights": "kimi-weights"}.get(place.name, f"vllm@{place.name}")
-        return f"systemctl start {unit}"
+        return f"systemctl start {_unit_of(place)}"
     return f"vllm-supervisor run --config {place.config_path}"
+
+
+def _unit_of(place: Place) -> str:
+    from vllm_supervisor.config.load import holder_of
+
+    if place.name in {"kimi", "kimi-weights"}:
+        return place.name
+    whose = holder_of(place.config_path)
+    return f"vllm-weights@{whose.stem}" if whose is not None else f"vllm@{place.name}"
 
 
 def denied(verb: str, problems: Iterable[Problem]) -> bool:
