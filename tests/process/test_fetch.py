@@ -201,7 +201,9 @@ def test_a_gated_model_wants_a_token_and_the_credential_is_one(
     hub.token = "hf_secret"
     refused = model.fetch()
     assert refused.returncode == 78
-    assert "is gated: accept its licence" in refused.stderr
+    licence = f"maker/model is gated: accept its licence at {hub.url}/maker/model; "
+    assert f"{licence}give a token (--token-file)\n" in refused.stderr
+    assert f"{licence}the token that was given does not open it\n" in model.fetch(HF_TOKEN="hf_other").stderr
     (tmp_path / "hub-token").write_text("hf_secret\n")
     done = model.fetch(CREDENTIALS_DIRECTORY=str(tmp_path))
     assert done.returncode == 0, done.stderr

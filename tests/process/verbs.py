@@ -57,7 +57,7 @@ def on_terminal(*arguments: str | Path, deadline_s: float = DEADLINE_S, **env: s
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=environment(COLUMNS="100", **env),
+        env=environment(**{"COLUMNS": "100", **env}),
         start_new_session=True,
     )
     os.close(theirs)

@@ -78,6 +78,9 @@ def test_a_meter_says_rate_and_rest_of_its_last_minute():
     meter.see(0.0, 0)
     meter.see(10.0, 100 << 20)
     assert meter.words() == "100.0 MiB of 1000.0 MiB (10 %), 10.0 MiB/s, about 1 min 30 s left"
+    meter.see(20.0, 1000 << 20)
+    assert meter.words() == "1000.0 MiB of 1000.0 MiB (100 %)", "nothing is left to wait for"
+    meter = Meter(1000 << 20)
     for second in range(20, 120, 10):
         meter.see(float(second), 100 << 20)
     assert meter.rate() == 0

@@ -23,11 +23,12 @@ class InstallError(Exception):
 
     Attributes:
         denied: Another user could make it.
+        absent: pip finds no such version.
     """
 
-    def __init__(self, sentence: str, *, denied: bool = False) -> None:
+    def __init__(self, sentence: str, *, denied: bool = False, absent: bool = False) -> None:
         super().__init__(sentence)
-        self.denied = denied
+        self.denied, self.absent = denied, absent
 
 
 def make(
@@ -133,7 +134,8 @@ def _run(command: Sequence[str], log: Path, say: Callable[[str], None]) -> None:
             raise _unwritable(log, error) from None
         raise InstallError(f"{command[0]} cannot be run: {error.strerror}") from None
     if process.returncode:
-        raise InstallError(f"{last[:200] or 'it ended without a word'} (all of it is in {log})")
+        said = last[:200].removeprefix("ERROR: ") or "it ended without a word"
+        raise InstallError(f"{said} (all of it is in {log})", absent=said.startswith("No matching distribution"))
 
 
 def _name_final_path(built: Path, place: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,9 @@ class Hub:
 
         where = shown_address(self._endpoint or str(constants.ENDPOINT))
         if isinstance(error, errors.GatedRepoError):
-            said = f"{what} is gated: accept its licence at {where} and give a token (--token-file)"
-            return HubError(said, again=False)
+            known = "the token that was given does not open it" if self._token else "give a token (--token-file)"
+            page = what.partition(":")[0]
+            return HubError(f"{what} is gated: accept its licence at {where}/{page}; {known}", again=False)
         if isinstance(error, errors.RepositoryNotFoundError):
             return HubError(f"{where} has no {what}, or it is private and the token does not open it", again=False)
         if isinstance(error, errors.RevisionNotFoundError):
@@ -119,5 +121,5 @@ def _remote(sibling: Any) -> RemoteFile:
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = re.sub(r"\[Errno -?\d+\] ", "", " ".join(str(error).split())) or type(error).__name__
     return text[:160]

@@ -197,8 +197,9 @@ def _told(wrong: Mapping[str, str], listing: Listing, args: argparse.Namespace, 
     for name, standing in sorted(wrong.items()):
         print(f"{standing}: {name}")
     if wrong:
-        hint = f"`vllm-supervisor fetch {listing.repo} --to {args.to}` fetches only these"
-        return _said(f"{len(wrong)} of {len(listing.files)} files are not whole; {hint}", DAMAGED)
+        hint = f"`vllm-supervisor fetch {listing.repo} --to {args.to}` fetches no more than that"
+        are = "is" if len(wrong) == 1 else "are"
+        return _said(f"{len(wrong)} of {len(listing.files)} files {are} not whole; {hint}", DAMAGED)
     print(f"all {len(listing.files)} files have the right {by}")
     return ExitCode.OK
 

@@ -20,6 +20,8 @@ from vllm_supervisor.core.exits import NOPERM, ExitCode
 HELP = "install vLLM and download a model, both at once"
 ENVIRONMENT, MODEL = "environment", "model"
 LINE_EVERY_S = 10.0
+BAR = 16
+"""Columns of a bar."""
 
 
 class _Show(Protocol):
@@ -110,6 +112,8 @@ def _environment(args: argparse.Namespace, show: _Show) -> tuple[int, str]:
         show(ENVIRONMENT, f"failed: {error}", 0, 1)
         if error.denied:
             return NOPERM, str(error)
+        if error.absent:
+            return ExitCode.PERMANENT, f"{error}; is there such a version for this Python, and where does pip look?"
         return ExitCode.TRANSIENT, f"{error}; call the same command again"
     show(ENVIRONMENT, "done", 1, 1)
     return ExitCode.OK, f"vLLM {args.vllm} is in {place}"
@@ -166,13 +170,17 @@ def _showing() -> Iterator[_Show]:
 
         # pip's words may hold brackets that are no markup.
         about = TextColumn("{task.description}", markup=False)
-        columns = (TextColumn("{task.fields[name]:<12}"), BarColumn(), about)
-        with Progress(*columns, console=Console(stderr=True)) as progress:
+        console = Console(stderr=True)
+        columns = (TextColumn(f"{{task.fields[name]:<{len(ENVIRONMENT)}}}"), BarColumn(BAR), about)
+        with Progress(*columns, console=console) as progress:
             # Of an installation nobody knows the total before its end.
             bars = {name: progress.add_task("", name=name, total=None) for name in (ENVIRONMENT, MODEL)}
 
             def paint(which: str, text: str, done: int = 0, total: int = 0) -> None:
-                progress.update(bars[which], description=text[:80], completed=done, total=total or None)
+                # Left to itself, it would shorten names and bars on a narrow terminal, and not the text.
+                room = max(console.width - len(ENVIRONMENT) - BAR - 2, 10)
+                shown = text if len(text) <= room else f"{text[: room - 1]}…"
+                progress.update(bars[which], description=shown, completed=done, total=total or None)
 
             yield paint
         return

@@ -180,6 +180,6 @@ class Meter:
         share = f" ({100 * done // self.total} %)" if self.total else ""
         told = f"{size(done)} of {size(self.total)}{share}"
         rate = self.rate()
-        if not rate:
+        if not rate or done >= self.total:
             return told
         return f"{told}, {size(rate)}/s, about {duration((self.total - done) / rate)} left"
