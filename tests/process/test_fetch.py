@@ -86,10 +86,12 @@ def test_a_mirror_is_asked_instead_of_the_hub(hub: HubServer, model: Directory) 
 
 def test_dropped_connections_429_and_503_are_gone_on_with(hub: HubServer, model: Directory) -> None:
     hub.fault(SHARDS[0]).drops = 3
-    hub.fault(SHARDS[1]).statuses = [429, 503]
+    hub.fault(SHARDS[1]).statuses = [429, 503, 503]
     hub.fault("listing").statuses = [503]
-    done = model.fetch()
+    done = model.fetch(VSUP_PROGRESS="json")
     assert done.returncode == 0, done.stderr
+    why = f"of 8 follows: {SHARDS[1]}: {hub.url} says 503"
+    assert f"try 3 {why}" in done.stderr or f"try 4 {why}" in done.stderr, "what it waits for is shown meanwhile"
     assert model.whole()
     starts = hub.fetched(SHARDS[0])
     assert len(starts) == 4

@@ -24,7 +24,7 @@ from vllm_supervisor.core.download import (
 )
 
 if TYPE_CHECKING:
-    from vllm_supervisor.adapters.hub import Hub
+    from vllm_supervisor.adapters.hub import Hub, HubError
     from vllm_supervisor.adapters.local_files import LocalFiles, Pace
 
 FIRST_WAIT_S = 1.0
@@ -70,6 +70,7 @@ class Fetcher:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._repaired: list[str] = []
+        self._waits: dict[str, str] = {}
 
     def run(self, listing: Listing) -> Fetched:
         """Fetch what is not whole.
@@ -130,10 +131,19 @@ class Fetcher:
                     future.result()
                 meter.see(time.monotonic(), self._done(listing))
                 told = f"fetching: {meter.words()}, {len(open_) - len(left)} of {len(open_)} files"
-                self._show(told, self._done(listing), total)
+                waits = next(iter(list(self._waits.values())), "")
+                self._show(f"{told}; {waits}" if waits else told, self._done(listing), total)
         finally:
             self._over.set()
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _pause(self, listing: Listing, file: RemoteFile, tries: int, error: HubError) -> None:
+        """Wait before the next try; from the second wait in a row on, whoever looks is told what is waited for."""
+        if tries > 1:
+            said = str(error).partition("; ")[0].removeprefix(f"{listing.repo}: ")
+            self._waits[file.name] = f"try {tries + 1} of {TRIES} follows: {said}"
+        self._over.wait(wait_before(tries, FIRST_WAIT_S))
+        self._waits.pop(file.name, None)
 
     def _done(self, listing: Listing) -> int:
         return sum(self._local.sizes(listing).values()) + sum(self._local.begun(listing).values())
@@ -159,7 +169,7 @@ class Fetcher:
                     if tries >= TRIES:
                         said = f"{error} (given up after {TRIES} tries; call it again)"
                         raise FetchError(said, again=True) from None
-                    self._over.wait(wait_before(tries, FIRST_WAIT_S))
+                    self._pause(listing, file, tries, error)
                     continue
                 # More than there should be: nothing can be appended to that.
             damaged += 1
