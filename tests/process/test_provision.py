@@ -100,3 +100,17 @@ def test_the_model_fails_and_comes_alone(tmp_path: Path) -> None:
         assert (tmp_path / "model" / SHARD).read_bytes() == bytes(1 << 20)
         assert len(hub.fetched("config.json")) == 1, "what had arrived is not fetched again"
         assert (tmp_path / "vllm/bin/vllm").stat() == made, "the environment was there already"
+
+
+def test_the_line_of_progress_stays_one_and_has_an_end(tmp_path: Path) -> None:
+    long = "a-name-with-which-no-terminal-of-eighty-columns-has-room-for-a-reason.safetensors"
+    with HubServer({long: bytes(1 << 20)}) as hub:
+        hub.fault(long).statuses = [503, 503, 404]
+        words = ("fetch", hub.repo, "--to", tmp_path / "model", "--endpoint", hub.url)
+        code, painted = on_terminal(*words, deadline_s=150, HF_HOME=str(tmp_path / "home"))
+    assert code == 78, painted
+    *shown, last = painted.replace("\r\n", "\n").split("\r\x1b[K")
+    assert max(map(len, shown)) <= 79
+    line, said = last.split("\n", 1)
+    assert len(line) <= 79
+    assert said.startswith(f"vllm-supervisor fetch: {hub.repo}: {long}: {hub.url} says 404; ")

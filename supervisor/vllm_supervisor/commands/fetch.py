@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 HELP = "download a model, go on where it broke off, verify and repair it"
 DAMAGED = 1
-LINE_EVERY_S = 10.0
 LISTING_TRIES = 4
 
 
@@ -115,6 +113,7 @@ def _locked(args: argparse.Namespace, local: LocalFiles) -> int:
     from vllm_supervisor.core.plan.sizes import parse_size
 
     from .fetching import Fetcher, FetchError
+    from .showing import Shown
 
     rate = parse_size(args.rate) if args.rate else None
     try:
@@ -139,7 +138,7 @@ def _locked(args: argparse.Namespace, local: LocalFiles) -> int:
         return _said(f"{args.to} holds no download of ours; without the hub there is nothing to compare", DAMAGED)
     if unsafe(listing):
         return _said(f"the hub names a file outside of the directory: {unsafe(listing)!r}", ExitCode.PERMANENT)
-    fetcher = Fetcher(hub, local, Pace(rate), args.workers, _Shown())
+    fetcher = Fetcher(hub, local, Pace(rate), args.workers, Shown())
     try:
         local.keep_listing(listing)
         if args.verify:
@@ -179,6 +178,9 @@ def _fetched(fetcher: Fetcher, listing: Listing, args: argparse.Namespace) -> in
     done = fetcher.run(listing)
     from vllm_supervisor.core.words import duration
 
+    from .showing import Shown
+
+    Shown.end()
     for name in done.repaired:
         print(f"repaired   {name}")
     many = f"{len(done.fetched)} of {len(listing.files)} files fetched in {duration(time.monotonic() - began)}"
@@ -194,6 +196,9 @@ def _by_size(local: LocalFiles, listing: Listing) -> dict[str, str]:
 
 
 def _told(wrong: Mapping[str, str], listing: Listing, args: argparse.Namespace, by: str) -> int:
+    from .showing import Shown
+
+    Shown.end()
     for name, standing in sorted(wrong.items()):
         print(f"{standing}: {name}")
     if wrong:
@@ -219,26 +224,9 @@ def _credentials() -> Iterator[Path]:
         yield Path(directory) / "hub-token"
 
 
-class _Shown:
-    """Progress: repainted on a terminal, a line now and then elsewhere; JSON for `provision`."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-        self._machine = os.environ.get("VSUP_PROGRESS") == "json"
-
-    def __call__(self, sentence: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if self._machine:
-            print(
-                f"@progress {json.dumps({'text': sentence, 'done': done, 'total': total})}", file=sys.stderr, flush=True
-            )
-        elif sys.stderr.isatty():
-            print(f"\r\x1b[K{sentence}", end="" if done < total else "\n", file=sys.stderr, flush=True)
-        elif now - self._last >= LINE_EVERY_S:
-            self._last = now
-            print(sentence, file=sys.stderr, flush=True)
-
-
 def _said(sentence: str, code: int) -> int:
+    from .showing import Shown
+
+    Shown.end()
     print(f"vllm-supervisor fetch: {sentence}", file=sys.stderr)
     return code

@@ -168,6 +168,8 @@ def _showing() -> Iterator[_Show]:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
+        from .showing import cut
+
         # pip's words may hold brackets that are no markup.
         about = TextColumn("{task.description}", markup=False)
         console = Console(stderr=True)
@@ -179,8 +181,7 @@ def _showing() -> Iterator[_Show]:
             def paint(which: str, text: str, done: int = 0, total: int = 0) -> None:
                 # Left to itself, it would shorten names and bars on a narrow terminal, and not the text.
                 room = max(console.width - len(ENVIRONMENT) - BAR - 2, 10)
-                shown = text if len(text) <= room else f"{text[: room - 1]}…"
-                progress.update(bars[which], description=shown, completed=done, total=total or None)
+                progress.update(bars[which], description=cut(text, room), completed=done, total=total or None)
 
             yield paint
         return
