@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from process.verbs import verb
+from lab.hub_server import HubServer
+from process.verbs import environment, verb
 
 ADDRESSES = ["bogus", "ftp://hub", "http://", "https://a b", "http://hub:0", "http://hub:99999", "hub.example/x"]
 
@@ -50,3 +54,27 @@ def test_a_hub_that_cannot_be_reached_is_named_with_the_remedy(tmp_path: Path) -
         r"after the network or its proxy, or name a mirror with --endpoint\n",
         done.err,
     ), done.err
+
+
+def test_a_directory_that_is_mounted_read_only_can_be_verified_and_not_fetched_into(tmp_path: Path) -> None:
+    place, names = tmp_path / "model", ["config.json", "model.safetensors"]
+    with HubServer({name: name.encode() for name in names}) as hub:
+        assert verb("fetch", hub.repo, "--to", place, "--endpoint", hub.url).code == 0
+        alone = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+        closed = f'mount --bind {place} {place} && mount -o remount,bind,ro {place} && exec "$@"'
+
+        def there(*options: str) -> subprocess.CompletedProcess[str]:
+            fetch = [sys.executable, "-m", "vllm_supervisor", "fetch", hub.repo, "--to", str(place), *options]
+            command = [*alone, "sh", "-c", closed, "sh", *fetch]
+            return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), check=False)
+
+        for options in (["--verify", "--offline"], ["--verify", "--endpoint", hub.url]):
+            done = there(*options)
+            assert (done.returncode, done.stdout) == (0, "all 2 files have the right hash\n"), done.stderr
+        done = there("--offline")
+        assert (done.returncode, done.stdout) == (0, "all 2 files have the right size\n"), done.stderr
+        (place / names[1]).write_bytes(b"?" * len(names[1]))
+        assert there("--verify", "--offline").stdout == f"damaged: {names[1]}\n"
+        done = there("--endpoint", hub.url)
+        assert done.returncode == 78
+        assert done.stderr == f"vllm-supervisor fetch: {place} cannot be written: Read-only file system\n"

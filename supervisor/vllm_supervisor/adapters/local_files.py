@@ -24,10 +24,14 @@ class LocalFiles:
 
     Args:
         directory: It.
+
+    Attributes:
+        read_only: Nothing is kept there.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.read_only = False
         self._own = directory / OWN
 
     def prepare(self) -> Path:
@@ -132,6 +136,8 @@ class LocalFiles:
 
     def hand_over(self) -> None:
         """What root made here becomes the directory's owner's, who can then go on with it; no link is followed."""
+        if self.read_only:
+            return
         owner = self.directory.stat()
         if os.geteuid() or not owner.st_uid:
             return
@@ -155,6 +161,8 @@ class LocalFiles:
             return {}
 
     def _write(self, name: str, value: Any) -> None:
+        if self.read_only:
+            return
         fresh = self._own / f"{name}.new"
         fresh.write_text(json.dumps(value), encoding="utf-8")
         fresh.replace(self._own / name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from vllm_supervisor.adapters.hub import Hub
     from vllm_supervisor.adapters.local_files import LocalFiles
+    from vllm_supervisor.adapters.lock import InstanceLock
     from vllm_supervisor.core.download import Listing
 
     from .fetching import Fetcher
@@ -63,12 +65,16 @@ def run(args: argparse.Namespace) -> int:
     if wrong:
         return _said(wrong, ExitCode.USAGE)
     local = LocalFiles(args.to.absolute())
+    lock: InstanceLock | int | None = None
     try:
         lock = acquire(local.prepare())
     except PermissionError as error:
         return _closed(error, args)
     except OSError as error:
-        return _said(f"{args.to} cannot be written: {error.strerror}", ExitCode.PERMANENT)
+        # A checkpoint may be mounted so that nobody writes it: then there is nobody to be locked out either.
+        local.read_only = error.errno == errno.EROFS and (args.verify or _offline(args))
+        if not local.read_only:
+            return _said(f"{args.to} cannot be written: {error.strerror}", ExitCode.PERMANENT)
     if isinstance(lock, int):
         return _said(f"pid {lock} works on {args.to} already", ExitCode.TRANSIENT)
     try:
@@ -81,7 +87,12 @@ def run(args: argparse.Namespace) -> int:
         os._exit(130)
     finally:
         local.hand_over()
-        lock.release()
+        if lock is not None:
+            lock.release()
+
+
+def _offline(args: argparse.Namespace) -> bool:
+    return args.offline or os.environ.get("HF_HUB_OFFLINE", "") in {"1", "true", "yes", "on"}
 
 
 def _wrong(args: argparse.Namespace) -> str:
@@ -125,7 +136,7 @@ def _locked(args: argparse.Namespace, local: LocalFiles) -> int:
         return _said(f"{args.to} holds {kept.repo}, not {args.model}; choose another directory", ExitCode.USAGE)
     # A directory stays at its commit until another revision is asked for: an unattended call is no update.
     args.revision = args.revision or (kept.commit if kept is not None else "main")
-    listing, offline = kept, args.offline or os.environ.get("HF_HUB_OFFLINE", "") in {"1", "true", "yes", "on"}
+    listing, offline = kept, _offline(args)
     if not offline:
         try:
             listing = _listing(hub, args, patient=kept is None)
