@@ -28,9 +28,9 @@ class Book:
         return said
 
 
-def restart(service: Service, timeout: float = 120.0) -> str:
+def restart(service: Service, timeout: float = 120.0, preamble: str = "") -> str:
     """Restart by the runbook; what its first block said."""
-    before, book = service.show("MainPID"), Book(service, "restart")
+    before, book = service.show("MainPID"), Book(service, "restart", preamble)
     said = book.run(timeout=timeout)
     assert "smoke      done" in said
     assert service.show("MainPID") != before
@@ -41,9 +41,9 @@ def restart(service: Service, timeout: float = 120.0) -> str:
     return said
 
 
-def start(service: Service) -> Book:
+def start(service: Service, preamble: str = "") -> Book:
     """Start by the runbook; what is left of that ends it again."""
-    book = Book(service, "start")
+    book = Book(service, "start", preamble)
     said = book.run(timeout=300)
     assert "right" in said, said
     said = book.run()
