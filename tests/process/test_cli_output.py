@@ -14,13 +14,14 @@ from process.verbs import environment, verb
 from vllm_supervisor.daemon.directories import user_state
 
 VERBS = {
-    "check": ("{tmp}/none.toml", 78),
+    "check": ("{tmp}/wrong.toml", 78),
     "explain": ("{tmp}/end.log", 0),
 }
 
 
 def run(verb_name: str, tmp_path: Path, redirection: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "end.log").write_text("Traceback (most recent call last):\nMemoryError\n")
+    (tmp_path / "wrong.toml").write_text("[engine]\n")
     argument = VERBS[verb_name][0].format(tmp=tmp_path)
     return subprocess.run(
         [
@@ -62,10 +63,14 @@ def test_as_many_starts_as_one_likes_to_ask_for(tmp_path):
 
 
 def test_check_takes_a_file_as_every_verb_does(tmp_path):
-    done = verb("check", tmp_path / "none.toml")
-    assert done.code == 78
-    assert f"{tmp_path}/none.toml" in done.out
-    assert "none.toml.toml" not in done.out
+    (tmp_path / "wrong.toml").write_text("[engine]\n")
+    wrong = verb("check", tmp_path / "wrong.toml")
+    assert wrong.code == 78
+    assert f"{tmp_path}/wrong.toml" in wrong.out
+    missing = verb("check", tmp_path / "none.toml")
+    assert missing.code == 64
+    assert f"{tmp_path}/none.toml does not exist" in missing.err
+    assert "none.toml.toml" not in missing.out + missing.err
 
 
 def test_without_a_home_the_state_lies_in_the_home_of_the_passwd():
