@@ -17,9 +17,10 @@ from typing import Protocol
 
 from vllm_supervisor.core.exits import NOPERM, ExitCode
 
+from .showing import LINE_EVERY_S, cut
+
 HELP = "install vLLM and download a model, both at once"
 ENVIRONMENT, MODEL = "environment", "model"
-LINE_EVERY_S = 10.0
 BAR = 16
 """Columns of a bar."""
 
@@ -167,8 +168,6 @@ def _showing() -> Iterator[_Show]:
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
-
-        from .showing import cut
 
         # pip's words may hold brackets that are no markup.
         about = TextColumn("{task.description}", markup=False)

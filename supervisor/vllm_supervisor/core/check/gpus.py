@@ -37,8 +37,7 @@ def not_free(view: EngineView, gpus: GpuObservation, holders: dict[int, Holder] 
         return "the NVIDIA driver does not answer, so nobody knows whether the GPUs are free; run nvidia-smi"
     words, seen = chosen_gpus(view.env), visible(view, gpus)
     if gpus.lost and (words is None or len(seen) < len(words)):
-        which = ", ".join(f"GPU {index}" for index in gpus.lost)
-        return f"the NVIDIA driver cannot reach {which}; see journalctl -k | grep Xid"
+        return f"the NVIDIA driver cannot reach {_lost(gpus)}; see journalctl -k | grep Xid"
     for gpu in (_without_weights(view, gpu, holders or {}) for gpu in seen):
         if gpu.used_bytes > IDLE_BYTES:
             still = f"GPU {gpu.index} still holds {size(gpu.used_bytes)}"
@@ -86,12 +85,11 @@ def check_gpus(
     needed = options.parallel().gpus // (options.number("nnodes") or 1)
     seen = visible(view, gpus) if gpus is not None else ()
     if gpus is not None and gpus.lost and len(seen) < needed:
-        which = ", ".join(f"GPU {index}" for index in gpus.lost)
         return [
             refuse(
                 "gpus",
                 "gpu-lost",
-                f"{len(seen)} of the GPUs that are needed ({needed}) are there; the driver cannot reach {which}",
+                f"{len(seen)} of the GPUs that are needed ({needed}) are there; the driver cannot reach {_lost(gpus)}",
                 "see journalctl -k | grep Xid; reset the GPU or reboot, and have the card looked at if it comes back",
             )
         ]
@@ -117,11 +115,10 @@ def check_gpus(
     used = seen[:needed] if options.text("distributed-executor-backend") != "ray" else seen
     found = _different(used)
     if gpus.lost and chosen_gpus(view.env) is None:
-        which = ", ".join(f"GPU {index}" for index in gpus.lost)
         found.append(
             warn(
                 "gpus",
-                f"the driver cannot reach {which}, which the engine does not need but may fail on",
+                f"the driver cannot reach {_lost(gpus)}, which the engine does not need but may fail on",
                 "see journalctl -k | grep Xid; leave it out with engine.gpus",
             )
         )
@@ -138,6 +135,10 @@ def _hidden(view: EngineView, gpus: GpuObservation, seen: int) -> str:
     if seen < len(words):
         return f"; GPU {words[seen]} of engine.gpus (or CUDA_VISIBLE_DEVICES) is not one of this machine"
     return ", engine.gpus (or CUDA_VISIBLE_DEVICES) hides others" if seen < len(gpus.gpus) else ""
+
+
+def _lost(gpus: GpuObservation) -> str:
+    return ", ".join(f"GPU {index}" for index in gpus.lost)
 
 
 def weights_pids(view: EngineView, holders: dict[int, Holder]) -> frozenset[int]:
