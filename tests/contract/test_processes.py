@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -152,6 +153,34 @@ while time.process_time() < until: pass
         child.wait(10)
         child.stdin.close()
         child.stdout.close()
+
+
+def test_a_worker_that_gets_no_processor_is_busy_and_a_stopped_one_is_not():
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.nice(%d); print('here', flush=True)"
+    worker, hog = (python(f"{code % nice}\nwhile True: pass") for nice in (19, 0))
+    processes, as_worker = Processes("none"), {worker.pid: (Role.WORKER, "w")}
+
+    def used(pid: int) -> float:
+        return sum(psutil.Process(pid).cpu_times()[:2])
+
+    def figure() -> float:
+        return processes.usage(as_worker).worker_cpu_s
+
+    try:
+        assert [each.stdout.readline() for each in (worker, hog)] == ["here\n"] * 2
+        began, ran = figure(), used(worker.pid)
+        wait_until(
+            lambda: figure() - began > max(1.0, 3 * (used(worker.pid) - ran)), 60, "it waits longer than it runs"
+        )
+        os.kill(worker.pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED, 30, "it is stopped")
+        before, until = figure(), used(hog.pid) + 0.5
+        wait_until(lambda: used(hog.pid) >= until, 60, "the other one runs")
+        assert figure() == before
+    finally:
+        for each in (worker, hog):
+            each.kill()
+            each.communicate(timeout=10)
 
 
 def test_a_look_at_all_processes_takes_no_time_to_speak_of():

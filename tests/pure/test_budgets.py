@@ -128,7 +128,7 @@ def test_the_sentence_of_a_stall_says_since_when_what_moved_and_at_which_power()
     cause = start.state.fault
     assert cause.summary == (
         "no progress in loading-weights for 2 min (last: the engine read from disk), "
-        "GPU utilisation 100% at 122 W, every worker used 118 s of CPU time or more meanwhile"
+        "GPU utilisation 100% at 122 W, every worker used, or waited for, 118 s of CPU time or more meanwhile"
     )
     assert cause.phase == "loading-weights"
     assert cause.advice

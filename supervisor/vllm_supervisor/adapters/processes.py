@@ -32,7 +32,11 @@ def become_subreaper() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the engine's processes have used since they began: bytes and seconds."""
+    """What the engine's processes have used since they began: bytes and seconds.
+
+    `worker_cpu_s` is that of the least busy worker, with the time in which it wanted a processor and got none: on a
+    crowded host that is most of it, and a worker that is stopped or waits for its peers has neither.
+    """
 
     read_bytes: int
     resident_bytes: int
@@ -172,7 +176,7 @@ class Processes:
             if role is Role.COMPILER:
                 compiler += cpu
             elif role is Role.WORKER:
-                workers.append(cpu)
+                workers.append(cpu + _waited_s(self._proc / str(pid) / "schedstat"))
         return Usage(read, resident, compiler, min(workers) if workers else None)
 
 
@@ -228,6 +232,15 @@ def _stat(path: Path) -> tuple[float, int] | None:
         return None
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK, int(fields[21])
+
+
+def _waited_s(path: Path) -> float:
+    """Seconds in which a process's main thread was runnable and did not run (sched-stats, Documentation/scheduler).
+
+    The thread in which vLLM's workers compute is that one. 0 where the kernel keeps no such figure.
+    """
+    fields = _first_line(path).split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
 
 
 def _read_bytes(path: Path) -> int:

@@ -96,7 +96,7 @@ class Output:
 class Activity:
     """A sample of what the engine's processes did; totals since launch, None where unknown.
 
-    Bytes and seconds. `worker_cpu_s` is the CPU time of the least busy worker.
+    Bytes and seconds. `worker_cpu_s` is the CPU time of the least busy worker, used or waited for.
     """
 
     read_bytes: int | None = None

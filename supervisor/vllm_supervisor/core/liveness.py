@@ -27,10 +27,11 @@ BUSY_POWER = 0.3
 dead-locked worker drew 122 W, matrix work 690 W; cards of 600 W dead-locked at about 140 W."""
 
 BUSY_CPU = 0.2
-"""Without a GPU: share of a core that the least busy worker must use to count as computing.
+"""Without a GPU: share of a core that the least busy worker must use, or wait for, to count as computing.
 
-Measured (0.32, two workers): 0.6 in a prefill on a busy host, 0.00 idle, 0 for a stopped worker while
-the other one spins at 0.9. A host that gives a worker less than this is too busy to serve."""
+Measured (0.32, two workers): 0.6 used in a prefill on a busy host, 0.00 idle, 0 for a stopped worker
+while the other one spins at 0.9. A host with more to do gives a worker less than this, as in the tour
+of faults, where two engines load beside one that serves: the time in which it wants a processor counts."""
 
 
 @dataclass(frozen=True, slots=True)

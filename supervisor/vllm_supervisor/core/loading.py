@@ -163,7 +163,7 @@ def stalled(state: State, now: float) -> Cause:
         words.append(f"GPU utilisation {seen.gpu_utilization:.0%} at {seen.gpu_power_watts:.0f} W")
     if seen.worker_cpu_s is not None and state.evidence.worker_cpu_s is not None:
         used = max(seen.worker_cpu_s - state.evidence.worker_cpu_s, 0.0)
-        words.append(f"every worker used {used:.0f} s of CPU time or more meanwhile")
+        words.append(f"every worker used, or waited for, {used:.0f} s of CPU time or more meanwhile")
     advice = "A start that hangs here once is tried again; if it repeats, see the runbook for slow loads."
     return Cause("load-stalled", summary=", ".join(words), phase=state.phase, advice=advice)
 

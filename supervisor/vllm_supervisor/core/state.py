@@ -64,7 +64,7 @@ class Evidence:
     Attributes:
         at: When the last piece was seen; `what` says what it was.
         gaps: The longest time between two pieces in each phase, in seconds.
-        worker_cpu_s: CPU time of the least busy worker at the last piece; what it used since is no
+        worker_cpu_s: CPU time of the least busy worker at the last piece, as in `Activity`; what it used since is no
             progress, but worth telling of a stall.
         extended_at: When EXTEND_TIMEOUT_USEC was last sent.
         timeout_at: When systemd's start timeout would fire.
