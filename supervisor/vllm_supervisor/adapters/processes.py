@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from vllm_supervisor.core import procfs
 from vllm_supervisor.core.events import Role
 from vllm_supervisor.core.ownership import START_ID, Seen, holds_weights, owned, roles_of, unit_cgroup
 
@@ -167,16 +168,17 @@ class Processes:
         for pid, (role, _) in roles.items():
             if pid in self.helpers:
                 continue  # it was seen in the moment in which it was started
-            stat = _stat(self._proc / str(pid))
-            if stat is None:
+            files = self._proc / str(pid)
+            stat = _bytes(files / "stat").decode(errors="replace")
+            if not stat:
                 continue
-            cpu, pages = stat
+            cpu, pages = procfs.used(stat, _TICK)
             resident += pages * _PAGE
-            read += _read_bytes(self._proc / str(pid) / "io")
+            read += procfs.read_bytes(_bytes(files / "io").decode(errors="replace"))
             if role is Role.COMPILER:
                 compiler += cpu
             elif role is Role.WORKER:
-                workers.append(cpu + _waited_s(self._proc / str(pid) / "schedstat"))
+                workers.append(cpu + procfs.waited_s(_first_line(files / "schedstat")))
         return Usage(read, resident, compiler, min(workers) if workers else None)
 
 
@@ -222,36 +224,3 @@ def _bytes(path: Path) -> bytes:
 
 def _first_line(path: Path) -> str:
     return _bytes(path).partition(b"\n")[0].decode(errors="replace")
-
-
-def _stat(path: Path) -> tuple[float, int] | None:
-    """CPU seconds and resident pages of a process from its stat file (proc(5))."""
-    try:
-        text = (path / "stat").read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK, int(fields[21])
-
-
-def _waited_s(path: Path) -> float:
-    """Seconds in which a process's main thread was runnable and did not run (sched-stats, Documentation/scheduler).
-
-    The thread in which vLLM's workers compute is that one. 0 where the kernel keeps no such figure.
-    """
-    fields = _first_line(path).split()
-    return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
-
-
-def _read_bytes(path: Path) -> int:
-    """`read_bytes` plus what came from the page cache (`rchar`), whichever moves is progress."""
-    try:
-        text = path.read_text()
-    except OSError:
-        return 0
-    total = 0
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name in {"rchar", "read_bytes"}:
-            total = max(total, int(value))
-    return total
