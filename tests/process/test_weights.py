@@ -78,7 +78,9 @@ def test_a_rank_that_dies_ends_the_rest_and_another_attempt_follows(tmp_path: Pa
     with Holder(configured(tmp_path), room) as holder:
         until_ready(holder)
         holder.wait(lambda: len(ranks(holder)) == 2, "two ranks")
-        os.kill(min(ranks(holder)), signal.SIGKILL)
+        rank = min(ranks(holder))
+        holder.wait(lambda: str(rank) in holder.status()["engine"]["processes"], "a look at the processes")
+        os.kill(rank, signal.SIGKILL)
         row = ended(holder, 75, "worker-killed")
         assert "a process that holds weights" in row["sentence"]
 

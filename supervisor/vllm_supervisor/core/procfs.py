@@ -1,4 +1,4 @@
-"""What the kernel's files about one process say: text in, figures out (proc(5), Documentation/scheduler/sched-stats)."""
+"""What the kernel's files about one process say: text in, figures out (proc(5), sched-stats)."""
 
 from __future__ import annotations
 
