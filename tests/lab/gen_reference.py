@@ -60,6 +60,14 @@ Several engines in one unit (`data-parallel-size`) have a series each, told apar
 the size of the KV cache are sums over them. With several API servers (`api-server-count`; as many as engines unless set)
 the engine's page comes from whichever of them answers, counts for all, and has no `process_*`, `python_*` and `*_created`.
 
+Each of several engines is judged by itself: by its own counters, its own workers and GPUs, and the answer to a one-token
+request that names it (`X-data-parallel-rank`; vLLM 0.32 heeds it for completions). Such an answer proves life only when the
+engine's own counters move with it. What cannot be seen: whose a connection is, so that an engine without requests of its own
+is asked every 30 s while any client is connected; and an idle engine that hangs where the header is not heeded (embeddings),
+because another one answers for it. There only an engine that shows requests is named. With `--disable-log-stats` no engine is
+told from another. While vLLM adds or removes engines it answers 503 to everything, and nobody is called hung. vLLM cannot
+restart one engine: `liveness.mode = "restart"` restarts all.
+
 Names that vLLM has changed:
 
 | before | now |

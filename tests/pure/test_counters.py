@@ -38,19 +38,34 @@ def test_it_reads_what_the_official_parser_reads(path):
     assert got.iterations == oracle(text, "vllm:iteration_tokens_total_count") > 0
     assert got.preemptions == oracle(text, "vllm:num_preemptions_total")
     assert got.finished == oracle(text, "vllm:request_success_total") > 0
-    begun = [one.value for one in series(text, "vllm:generation_tokens_created")]
-    assert got.created == max(begun, default=None)
-    assert got.engines == len(series(text, "vllm:generation_tokens_total"))
+    every = {one.labels["engine"]: one.value for one in series(text, "vllm:generation_tokens_total")}
+    begun = {one.labels["engine"]: one.value for one in series(text, "vllm:generation_tokens_created")}
+    assert {label: one.generation_tokens for label, one in got.engines.items()} == every
+    assert {label: one.created for label, one in got.engines.items()} == {label: begun.get(label) for label in every}
+    for name, full in (("running", "vllm:num_requests_running"), ("finished", "vllm:request_success_total")):
+        of = {label: sum(s.value for s in series(text, full) if s.labels["engine"] == label) for label in every}
+        assert {label: getattr(one, name) for label, one in got.engines.items()} == of
 
 
 def test_two_engines_behind_two_api_servers_as_they_are():
     text = (CORPUS[0].parent / "vllm-0.32-cpu-dp2-two-api-servers.txt").read_text()
     got = read_counters(text)
-    assert (got.engines, got.generation_tokens, got.prompt_tokens, got.finished) == (2, 154.0, 164.0, 8.0)
+    assert (len(got.engines), got.generation_tokens, got.prompt_tokens, got.finished) == (2, 154.0, 164.0, 8.0)
+    assert [(one.generation_tokens, one.prompt_tokens, one.finished) for one in got.engines.values()] == [
+        (66.0, 71.0, 4.0),
+        (88.0, 93.0, 4.0),
+    ]
     assert got.kv_cache_tokens == 2 * 2_097_152
     # Several API servers share their figures by files: no process tells when its counters began.
     assert got.created is None
     assert not series(text, "process_start_time_seconds")
+
+
+def test_an_engine_that_was_stopped_under_load_beside_one_that_has_nothing_left_to_do():
+    # The core of engine 1 got SIGSTOP; 14 s later engine 0 had finished its requests.
+    text = (CORPUS[0].parent / "vllm-0.32-cpu-dp2-one-stopped.txt").read_text()
+    got = {label: (one.running, one.generation_tokens) for label, one in read_counters(text).engines.items()}
+    assert got == {"0": (0.0, 16009.0), "1": (2.0, 4441.0)}
 
 
 def test_there_is_a_page_to_read():
@@ -72,7 +87,8 @@ vllm:cache_config_info{engine="0",kv_cache_size_tokens="1048576",num_gpu_blocks=
 vllm:cache_config_info{engine="1",kv_cache_size_tokens="1048576",num_gpu_blocks="16384"} 1.0
 """
     got = read_counters(page)
-    assert (got.generation_tokens, got.engines, got.kv_cache_tokens) == (20.0, 2, 2097152.0)
+    assert (got.generation_tokens, list(got.engines), got.kv_cache_tokens) == (20.0, ["0", "1"], 2097152.0)
+    assert [(one.generation_tokens, one.kv_usage_mean) for one in got.engines.values()] == [(5.0, 0.2), (15.0, 0.6)]
     assert (got.kv_usage_mean, got.kv_usage_max) == (pytest.approx(0.4), 0.6)
 
 
@@ -83,7 +99,7 @@ def test_no_model_name_confuses_it(name):
     text = f'vllm:generation_tokens_total{{model_name="{name}",engine="0"}} 7.0 1700000000000\n'
     assert oracle(text, "vllm:generation_tokens_total") == 7.0
     got = read_counters(text)
-    assert (got.generation_tokens, got.engines) == (7.0, 1)
+    assert (got.generation_tokens, list(got.engines)) == (7.0, ["0"])
 
 
 def test_names_that_only_begin_alike_are_left_alone():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from vllm_supervisor.core.events import Role
-from vllm_supervisor.core.ownership import Seen, owned, role_of, roles_of, unit_cgroup
+from vllm_supervisor.core.ownership import Seen, engines_of, owned, role_of, roles_of, unit_cgroup
 
 ME, ID, UNIT = 100, "abc123", "/system.slice/kimi.service"
 
@@ -124,3 +124,13 @@ def test_a_worker_is_one_although_its_parent_is_a_part_too():
 )
 def test_only_a_service_has_a_cgroup_of_its_own(line, path):
     assert unit_cgroup(line) == path
+
+
+def test_each_of_several_engines_has_its_core_and_what_descends_from_it():
+    # Seen with vLLM 0.32 and --data-parallel-size 2: a dense model's workers bear no rank in their titles.
+    titles = ["DPCoordinator", "EngineCore_DP0", "EngineCore_DP1", "APIServer_0", "APIServer_1"]
+    tree = [Seen(10 + n, 1, "VLLM", f"VLLM::{title}") for n, title in enumerate(titles)]
+    tree += [Seen(20, 12, "VLLM::Worker", "VLLM::Worker"), Seen(21, 11, "VLLM::Worker", "VLLM::Worker")]
+    tree.append(Seen(22, 20, "python", "python -c from multiprocessing"))
+    assert engines_of(tree) == {"0": frozenset({11, 21}), "1": frozenset({12, 20, 22})}
+    assert engines_of([Seen(2, 1, "VLLM::EngineCor", "VLLM::EngineCore")]) == {}

@@ -9,7 +9,10 @@ import pytest
 
 from lab.gen_images import render
 from lab.situations import FAILURE, SITUATIONS, degraded, loading, ready, trend, waiting
+from vllm_supervisor.core import several
 from vllm_supervisor.core.overview import mood
+from vllm_supervisor.core.plain import status_lines
+from vllm_supervisor.daemon.page_engines import engines_and_nodes
 from vllm_supervisor.daemon.page_html import CSS, POLICY, SCRIPT, page
 from vllm_supervisor.daemon.page_svg import bar, ceiling, chart
 from vllm_supervisor.daemon.trend import Point, Trend
@@ -160,3 +163,18 @@ def test_the_trend_keeps_ten_minutes_of_serving_only():
     assert len(kept.points()) == 300
     assert kept.points()[-1] == Point(999.0, 143.2, 3.0, 1.0)
     assert len(trend(0.0, "ready")) == 300
+
+
+def test_each_of_several_engines_has_a_line_everywhere_and_one_alone_has_none():
+    engines = {
+        "0": {"last_proof_seconds": 1.2, "running": 3.0, "waiting": 0.0, "kv_usage": 0.25, "hung": False},
+        "1": {"last_proof_seconds": 71.0, "running": 2.0, "waiting": 1.0, "kv_usage": None, "hung": True},
+    }
+    two = {**ready(), "liveness": {"hung": True, "engines": engines}}
+    assert several.rows(two) == [("0", "3", "0", "25 %", "1.2 s ago"), ("1", "2", "1", "-", "hung, 1 min 11 s ago")]
+    said = engines_and_nodes(two)[0][1]
+    assert "<dt>engine 0</dt><dd>3 running, 0 waiting, KV cache 25 % used, last moved 1.2 s ago</dd>" in said
+    assert '<span class="problem">hung, 1 min 11 s ago</span>' in said
+    assert "hung, 1 min 11 s ago" in "\n".join(status_lines(two, 0.0))
+    assert engines_and_nodes(ready())[0] == ("engines", "")
+    assert "last moved" not in "\n".join(status_lines(ready(), 0.0))

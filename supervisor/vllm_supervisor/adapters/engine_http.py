@@ -16,9 +16,10 @@ from typing import Any, Final
 
 import aiohttp
 
-from vllm_supervisor.core.chat import error_text, one_request
+from vllm_supervisor.core.chat import RANK, SCALING, error_text, one_request
 from vllm_supervisor.core.endpoint import Endpoint
-from vllm_supervisor.core.events import CanaryDone, Probed, ProbeOutcome
+from vllm_supervisor.core.events import Probed, ProbeOutcome
+from vllm_supervisor.core.sightings import CanaryDone
 
 HEALTH_TIMEOUT_S = 5.0
 MODELS_TIMEOUT_S = 10.0
@@ -93,14 +94,15 @@ class EngineHttp:
         async with self._client().get(self.endpoint.url + path, timeout=timeout) as response:
             return response.status, await response.content.read(limit) if limit <= 1 << 20 else await response.read()
 
-    async def post(self, path: str, body: dict[str, Any], timeout_s: float) -> tuple[int, Any]:
+    async def post(self, path: str, body: dict[str, Any], timeout_s: float, headers: Any = None) -> tuple[int, Any]:
         """The status and the JSON of one POST.
 
         Raises:
             aiohttp.ClientError, OSError, TimeoutError, ValueError: it did not come through.
         """
         timeout = aiohttp.ClientTimeout(total=timeout_s)
-        async with self._client().post(self.endpoint.url + path, json=body, timeout=timeout) as response:
+        url = self.endpoint.url + path
+        async with self._client().post(url, json=body, timeout=timeout, headers=headers) as response:
             raw = await response.read()
             return response.status, json.loads(raw) if raw else None
 
@@ -153,7 +155,7 @@ class EngineHttp:
         if wrong is not None:
             return wrong
         if self.task != "http":
-            complaint = await self._one_request(self._answer_timeout_s)
+            _, complaint = await self._one_request(self._answer_timeout_s)
             if complaint:
                 return Probed(ProbeOutcome.NO_ANSWER, full, complaint, time.monotonic() - began)
         return Probed(ProbeOutcome.ANSWERED, full, "", time.monotonic() - began)
@@ -171,14 +173,14 @@ class EngineHttp:
             return Probed(ProbeOutcome.WRONG_MODEL, full=True, detail=detail)
         return None
 
-    async def _one_request(self, timeout_s: float) -> str:
-        """Empty when one real request was answered, else why not; learns the engine's task."""
+    async def _one_request(self, timeout_s: float, rank: int | None = None) -> tuple[int, str]:
+        """The status (0: none) of one real request, and why it was not answered, if so; learns the engine's task."""
         path, body = one_request(self.task, self.endpoint.model)
         try:
-            status, answer = await self.post(path, body, timeout_s)
+            status, answer = await self.post(path, body, timeout_s, None if rank is None else {RANK: str(rank)})
         except _ERRORS as error:
-            return f"{path}: {_words(error)}"
-        if status in {400, 404, 501} and self.task == "generate":
+            return 0, f"{path}: {_words(error)}"
+        if status in {400, 404, 501} and self.task == "generate" and rank is None:
             # A pooling model has no completions: embed, else score (F1.4 "Supported tasks").
             for task in ("embed", "score"):
                 path, body = one_request(task, self.endpoint.model)
@@ -186,14 +188,12 @@ class EngineHttp:
                     other, answer = await self.post(path, body, timeout_s)
                     if other == 200:
                         self.task = task
-                        return ""
-        if status != 200:
-            return f"{path} says {status}: {error_text(answer)}"
-        return ""
+                        return other, ""
+        return status, "" if status == 200 else f"{path} says {status}: {error_text(answer)}"
 
-    async def canary(self, timeout_s: float) -> CanaryDone:
-        """Ask for one token, or one embedding or score."""
-        began = time.monotonic()
+    async def canary(self, timeout_s: float, rank: int | None = None) -> CanaryDone:
+        """Ask for one token, or one embedding or score; of several engines the one of this rank (completions only)."""
+        began, known = time.monotonic(), True
         if self.task in {"http", "health"}:
             path = "/health" if self.task == "health" else "/v1/models"
             try:
@@ -202,8 +202,13 @@ class EngineHttp:
             except _ERRORS as error:
                 complaint = f"{path}: {_words(error)}"
         else:
-            complaint = await self._one_request(timeout_s)
-        return CanaryDone(not complaint, time.monotonic() - began, complaint)
+            status, complaint = await self._one_request(timeout_s, rank)
+            if rank is not None and 400 <= status < 500:  # it has no engine of that rank
+                known = False
+                _, complaint = await self._one_request(timeout_s)
+            elif status == 503 and SCALING in complaint:  # asked for by its operator, and bounded by vLLM itself
+                known, complaint = False, ""
+        return CanaryDone(not complaint, time.monotonic() - began, complaint, known=known)
 
     async def metrics(self) -> bytes | None:
         """The engine's own /metrics; None when it does not answer in time or not with 200."""

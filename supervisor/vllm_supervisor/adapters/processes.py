@@ -18,7 +18,7 @@ import psutil
 
 from vllm_supervisor.core import procfs
 from vllm_supervisor.core.events import Role
-from vllm_supervisor.core.ownership import START_ID, Seen, holds_weights, owned, roles_of, unit_cgroup
+from vllm_supervisor.core.ownership import START_ID, Seen, engines_of, holds_weights, owned, roles_of, unit_cgroup
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -60,6 +60,8 @@ class Processes:
         self._environ: dict[int, tuple[float, str | None]] = {}
         self.helpers: set[int] = set()
         """Pids of our own helper processes, which are no part of the engine."""
+        self.engines: dict[str, frozenset[int]] = {}
+        """The processes of each of several engines, when their roles were last looked up."""
 
     def ours(self) -> tuple[Seen, ...]:
         """Every living process that belongs to this start, ourselves excepted."""
@@ -138,6 +140,7 @@ class Processes:
         """The role and name of each of our descendants."""
         seen = self.descendants()
         roles = roles_of(seen, main_pid)
+        self.engines = engines_of(seen)
         found = {process.pid: (roles[process.pid], title(process)) for process in seen}
         if self._holds_weights:
             part = (Role.WORKER, "a process that holds weights")

@@ -9,6 +9,13 @@ from typing import Any
 _PROMPT = "Hello"
 
 
+RANK = "X-data-parallel-rank"
+"""The header by which a completion asks for one of several engines (vLLM 0.32, generate/base/serving.py)."""
+
+SCALING = "currently scaling"
+"""In the 503 to every request while engines are added or taken away (vLLM 0.32, entrypoints/serve/elastic_ep)."""
+
+
 def one_request(task: str, model: str) -> tuple[str, dict[str, Any]]:
     """Path and body of the smallest real request of a task: one token, one embedding, one score."""
     if task == "embed":

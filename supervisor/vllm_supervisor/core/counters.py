@@ -1,14 +1,16 @@
 """The few figures of the engine's own /metrics that the supervisor judges by.
 
 A light scan for the needed lines: the official parser takes 7 ms for a page of vLLM, too much for
-every two seconds. Several engines (data parallel) are summed; the KV usage is their mean and their
-maximum. What the page does not have is None: `--disable-log-stats` takes everything away.
+every two seconds. Several engines (data parallel) are read one by one and summed; the KV usage is
+their mean and their maximum. What the page does not have is None: `--disable-log-stats` takes
+everything away.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 OLD_NAMES = {
     # name until then: name since (0.10.x has both, 0.13 only the new ones)
@@ -69,9 +71,9 @@ class EngineCounters:
         preemptions: Requests put back for want of KV cache.
         finished: Requests that ended, however they ended.
         kv_cache_tokens: Tokens that all engines' KV caches hold together (from 0.24).
-        created: Unix seconds at which the youngest counter began: a new value means a new engine;
-            None in multiprocess mode.
-        engines: How many engines the page shows.
+        created: Unix seconds at which the counter of generated tokens began: a new value means that it began again;
+            None in multiprocess mode, and for several engines together, which may have begun at any time.
+        engines: The same figures of each engine by its label; empty in the figures of one engine.
     """
 
     generation_tokens: float | None = None
@@ -85,7 +87,7 @@ class EngineCounters:
     finished: float | None = None
     kv_cache_tokens: float | None = None
     created: float | None = None
-    engines: int = 0
+    engines: Mapping[str, EngineCounters] = field(default_factory=dict)
 
     @property
     def counted(self) -> bool:
@@ -100,20 +102,19 @@ def read_counters(text: bytes | str) -> EngineCounters:
         text: The body of /metrics in the text format, of any vLLM version.
     """
     page = text.encode() if isinstance(text, str) else text
-    values: dict[str, list[float]] = {}
-    engines: set[bytes] = set()
-    cache_tokens: dict[bytes, float] = {}
+    found: dict[str, dict[str, list[float]]] = {}
     for match in _LINE.finditer(page):
-        name = match[1].decode()
-        labels = match[2] or b""
-        if name == _CACHE_INFO:
-            given = dict(_LABEL.findall(labels))
-            if (tokens := _number(given.get(b"kv_cache_size_tokens", b""))) is not None:
-                cache_tokens[given.get(b"engine", b"")] = tokens
-        elif (value := _number(match[3])) is not None:
-            values.setdefault(name, []).append(value)
-            if name == _GENERATION:
-                engines.add(dict(_LABEL.findall(labels)).get(b"engine", b""))
+        name, labels = match[1].decode(), dict(_LABEL.findall(match[2] or b""))
+        written = labels.get(b"kv_cache_size_tokens", b"") if name == _CACHE_INFO else match[3]
+        if (value := _number(written)) is not None:
+            engine = labels.get(b"engine", b"").decode(errors="replace")
+            found.setdefault(engine, {}).setdefault(name, []).append(value)
+    engines = {engine: _one(values) for engine, values in found.items()}
+    return _together(engines)
+
+
+def _one(values: dict[str, list[float]]) -> EngineCounters:
+    """The figures of one engine."""
     for old, new in OLD_NAMES.items():
         if old in values:
             values.setdefault(new, values[old])
@@ -128,9 +129,29 @@ def read_counters(text: bytes | str) -> EngineCounters:
         iterations=_sum(values.get(_ITERATIONS)),
         preemptions=_sum(values.get(_PREEMPTIONS)),
         finished=_sum(values.get(_FINISHED)),
-        kv_cache_tokens=_sum(list(cache_tokens.values())),
+        kv_cache_tokens=values[_CACHE_INFO][-1] if _CACHE_INFO in values else None,
         created=max(values.get(_CREATED, ()), default=None),
-        engines=len(engines),
+    )
+
+
+def _together(engines: Mapping[str, EngineCounters]) -> EngineCounters:
+    """The figures of all engines; only those that count tokens are engines of their own."""
+    every = engines.values()
+    means = [one.kv_usage_mean for one in every if one.kv_usage_mean is not None]
+    counting = {label: one for label, one in engines.items() if one.counted}
+    return EngineCounters(
+        generation_tokens=_sum(one.generation_tokens for one in every),
+        prompt_tokens=_sum(one.prompt_tokens for one in every),
+        running=_sum(one.running for one in every),
+        waiting=_sum(one.waiting for one in every),
+        kv_usage_mean=sum(means) / len(means) if means else None,
+        kv_usage_max=max((one.kv_usage_max for one in every if one.kv_usage_max is not None), default=None),
+        iterations=_sum(one.iterations for one in every),
+        preemptions=_sum(one.preemptions for one in every),
+        finished=_sum(one.finished for one in every),
+        kv_cache_tokens=_sum(one.kv_cache_tokens for one in every),
+        created=next(iter(counting.values())).created if len(counting) == 1 else None,
+        engines=counting,
     )
 
 
@@ -143,5 +164,7 @@ def _number(text: bytes) -> float | None:
     return value if abs(value) < float("inf") else None
 
 
-def _sum(values: list[float] | None) -> float | None:
-    return sum(values) if values else None
+def _sum(values: Iterable[float | None] | None) -> float | None:
+    """The sum of what is known; None where nothing is."""
+    known = [value for value in values or () if value is not None]
+    return sum(known) if known else None

@@ -44,7 +44,10 @@ class ReadCounters:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Ask for one token; answer with CanaryDone."""
+    """Ask for one token; answer with CanaryDone. Of several engines the one with this label and rank is meant."""
+
+    engine: str = ""
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

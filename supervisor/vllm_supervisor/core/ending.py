@@ -22,11 +22,12 @@ from .effects import (
     Sweep,
     Terminate,
 )
-from .events import Counted, EngineExited, StopRequested, Swept
+from .events import EngineExited, StopRequested, Swept
 from .exits import ExitCode, exit_code
 from .idle import alone, idle
 from .phases import BEFORE_ENGINE, LOADING, SETTLED, Phase
 from .policy import EXTEND_EVERY_S
+from .sightings import Counted
 from .state import State, StopStep
 from .words import size
 

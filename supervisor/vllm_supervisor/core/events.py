@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from .causes import Cause
 from .facts import Fact
+from .sightings import Activity, CanaryDone, Counted
 
 
 class Role(StrEnum):
@@ -93,25 +94,6 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
-    """A sample of what the engine's processes did; totals since launch, None where unknown.
-
-    Bytes and seconds. `worker_cpu_s` is the CPU time of the least busy worker, used or waited for.
-    """
-
-    read_bytes: int | None = None
-    resident_bytes: int | None = None
-    gpu_bytes: int | None = None
-    cache_files: int | None = None
-    compiler_cpu_s: float | None = None
-    worker_cpu_s: float | None = None
-    gpu_power_watts: float | None = None
-    gpu_power_limit_watts: float | None = None
-    gpu_utilization: float | None = None
-    connections: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Probed:
     """A probe has come back."""
 
@@ -154,28 +136,6 @@ class StopRequested:
 @dataclass(frozen=True, slots=True)
 class ReloadRequested:
     """SIGHUP came, or `vllm-supervisor reload`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """The engine's own counters, as its page showed them that was asked for at `at` (monotonic); None: not shown."""
-
-    generation_tokens: float | None = None
-    prompt_tokens: float | None = None
-    running: float | None = None
-    waiting: float | None = None
-    kv_usage: float | None = None
-    iterations: float | None = None
-    at: float | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class CanaryDone:
-    """The one-token request of ours has ended."""
-
-    answered: bool
-    seconds: float
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .events import Counted
+    from .sightings import Counted
     from .state import State
 
 LOOKED_AGAIN_S = 1.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .events import Activity, CanaryDone, Counted
+from .sightings import Activity, CanaryDone, Counted
 
 if TYPE_CHECKING:
     from .policy import Policy
@@ -49,6 +49,9 @@ class Life:
         failing_since: When the first canary was sent that has failed since the last proof of life.
         canary_detail: Why the last canary failed.
         hung: The engine has been called hung (`liveness.mode = "report"` goes on).
+        unmoved_since: When the first request was sent that was meant for this engine and that moved nothing of
+            it, although it was answered; told only of one of several engines.
+        absent: The server says that it has no such engine (any more); likewise.
     """
 
     proof_at: float
@@ -66,10 +69,17 @@ class Life:
     failing_since: float | None = None
     canary_detail: str = ""
     hung: bool = False
+    unmoved_since: float | None = None
+    absent: bool = False
 
     def proved(self, now: float, what: str) -> Life:
         """The same engine, seen alive at `now`."""
-        return replace(self, proof_at=now, proof=what, failing_since=None, hung=False)
+        return replace(self, proof_at=now, proof=what, failing_since=None, hung=False, unmoved_since=None, absent=False)
+
+    @property
+    def busy(self) -> bool:
+        """Whether its own figures show a request; a connection alone may be anybody's."""
+        return self.work and not self.only_connections
 
 
 _MOVING = {
@@ -145,6 +155,24 @@ def on_canary(life: Life, event: CanaryDone, now: float) -> Life:
     return replace(life, canary_failures=life.canary_failures + 1, failing_since=failing, canary_detail=event.detail)
 
 
+def on_answer_of_some_engine(life: Life, event: CanaryDone, now: float) -> Life:
+    """Take the end of a canary in that was meant for this one of several engines.
+
+    Whether it was this engine that answered, its own counters say: they move with every token. Without counters the
+    answer has to do.
+    """
+    sent = life.canary_sent if life.canary_sent is not None else now
+    blind = life.counted_at is None or now - life.counted_at >= QUIET_S
+    if not event.answered or (blind and event.known):
+        return on_canary(life, event, now)
+    life = replace(life, canary_sent=None, canary_last=now, canary_seconds=event.seconds, failing_since=None)
+    if not event.known:
+        return replace(life, absent=True, unmoved_since=None)
+    if life.proof_at >= sent or life.unmoved_since is not None:
+        return life
+    return replace(life, unmoved_since=sent)
+
+
 def wants_canary(life: Life, policy: Policy, now: float) -> bool:
     """Whether a one-token request should be sent now."""
     if policy.liveness == "off" or life.canary_sent is not None:
@@ -152,7 +180,7 @@ def wants_canary(life: Life, policy: Policy, now: float) -> bool:
     since = now - life.canary_last
     if life.failing_since is not None:
         return since >= QUIET_S / 2
-    if life.work:
+    if life.work and not life.absent:
         pause = CONNECTION_CANARY_S if life.only_connections else QUIET_S / 2
         return now - life.proof_at >= QUIET_S and since >= pause
     return since >= policy.canary_every_s
@@ -163,12 +191,14 @@ def hang(life: Life, policy: Policy, now: float) -> str | None:
 
     Hung means: no proof of life for `hang_after_s`, and for nearly as long a canary is awaited, or
     every one failed at once (an engine whose core is dead answers HTTP 500). An idle engine has
-    nothing to prove before it is asked, so its canary gets the whole time.
+    nothing to prove before it is asked, so its canary gets the whole time. Of several engines one that
+    has requests is also hung when every canary that was meant for it was answered by another one.
     """
-    if policy.liveness == "off" or life.hung:
+    if policy.liveness == "off" or life.hung or life.absent:
         return None
     quiet = now - life.proof_at
-    tries = [at for at in (life.canary_sent, life.failing_since) if at is not None]
+    unmoved = life.unmoved_since if life.busy else None
+    tries = [at for at in (life.canary_sent, life.failing_since, unmoved) if at is not None]
     if quiet < policy.hang_after_s or not tries:
         return None
     patience = policy.hang_after_s - (QUIET_S + 2.0 if life.work else 0.0)
@@ -179,6 +209,8 @@ def hang(life: Life, policy: Policy, now: float) -> str | None:
 
 def _sentence(life: Life, quiet: float) -> str:
     asked = "a one-token request is not answered"
+    if life.unmoved_since is not None:
+        asked = "one-token requests are answered, but none of them by it"
     if life.failing_since is not None:
         asked = f"one-token requests fail: {life.canary_detail or 'no answer'}"
     parts = [f"nothing has moved for {quiet:.0f} s and {asked}"]

@@ -7,9 +7,10 @@ from dataclasses import replace
 from . import ending, gates
 from .causes import Cause
 from .effects import Effect, KillEngine, Log
-from .events import Activity, Launched, Output, ProcessDied, Role
+from .events import Launched, Output, ProcessDied, Role
 from .facts import CauseFound, Figure, PhaseSeen, Progress, StartupComplete
 from .phases import DEFAULT_BUDGETS, LOADING, ORDER, SERVING, Phase
+from .sightings import Activity
 from .state import State
 from .words import duration
 

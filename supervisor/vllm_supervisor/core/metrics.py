@@ -82,6 +82,8 @@ _DECLARED = (
     Metric("failures_total", "Failed starts and failures while serving; kept over restarts.", ("reason", "class")),
     Metric("engine_processes", "Living processes of the engine.", ("role",)),
     Metric("liveness_last_proof_seconds", "Time since the engine last proved that it works."),
+    Metric("liveness_engine_last_proof_seconds", "The same of each of several engines (data parallel).", ("engine",)),
+    Metric("liveness_engine_hung", "1 while this one of several engines is called hung, else 0.", ("engine",)),
     Metric("probe_seconds", "Duration of the last health probe."),
     Metric("canary_seconds", "Duration of the last one-token request of ours."),
     Metric("canary_failures_total", "One-token requests of ours without an answer."),
@@ -159,6 +161,8 @@ class Snapshot:
         failures_total: By (reason, class).
         engine_processes: By role.
         liveness_last_proof_seconds: Seconds.
+        liveness_engine_last_proof_seconds: Seconds by engine; empty where there is one.
+        liveness_engine_hung: 1 and 0 by engine, likewise.
         probe_seconds: Seconds.
         canary_seconds: Seconds.
         canary_failures_total: A count.
@@ -204,6 +208,8 @@ class Snapshot:
     failures_total: Mapping[tuple[str, str], int] = field(default_factory=dict)
     engine_processes: Mapping[str, int] = field(default_factory=dict)
     liveness_last_proof_seconds: float | None = None
+    liveness_engine_last_proof_seconds: Mapping[str, float] = field(default_factory=dict)
+    liveness_engine_hung: Mapping[str, int] = field(default_factory=dict)
     probe_seconds: float | None = None
     canary_seconds: float | None = None
     canary_failures_total: int = 0

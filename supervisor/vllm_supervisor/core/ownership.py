@@ -120,6 +120,30 @@ def roles_of(processes: Iterable[Seen], main_pid: int | None) -> dict[int, Role]
     return roles
 
 
+_RANK = re.compile(r"::EngineCore_DP(\d+)")
+
+
+def engines_of(processes: Iterable[Seen]) -> dict[str, frozenset[int]]:
+    """The processes of each of several engines by its rank: its core and what descends from that.
+
+    A dense model's workers bear no rank in their title (0.32); an engine alone has none either, and is not told.
+    """
+    seen = tuple(processes)
+    children: dict[int, list[int]] = {}
+    for process in seen:
+        children.setdefault(process.ppid, []).append(process.pid)
+    found: dict[str, frozenset[int]] = {}
+    for process in seen:
+        if title := _RANK.search(process.command):
+            mine, todo = {process.pid}, [process.pid]
+            while todo:
+                new = [pid for pid in children.get(todo.pop(), ()) if pid not in mine]
+                mine.update(new)
+                todo += new
+            found[title[1]] = found.get(title[1], frozenset()) | mine
+    return found
+
+
 def holds_weights(process: Seen, main_pid: int | None) -> bool:
     """Whether a process of `vllm preload` holds weights: it gives them no title of their own (vLLM 0.32)."""
     return process.ppid == main_pid and "multiprocessing.spawn" in process.command and "spawn_main" in process.command

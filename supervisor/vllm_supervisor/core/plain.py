@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import several
 from .overview import PhaseRow, Standing, load_seconds, mood, pace, phase_rows, slower
 from .words import duration, size
 
@@ -26,6 +27,9 @@ def status_lines(status: Mapping[str, Any], now: float) -> list[str]:
     rows = phase_rows(status)
     if rows:
         lines += ["", *table([("", "phase", "took", "usual"), *(phase_cells(row) for row in rows)])]
+    engines = several.rows(status)
+    if engines:
+        lines += ["", *table([several.COLUMNS, *engines])]
     nodes = node_rows(status)
     if nodes:
         lines += ["", *table([NODE_COLUMNS, *nodes])]

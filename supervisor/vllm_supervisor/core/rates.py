@@ -1,8 +1,9 @@
-"""Tokens per second from a counter that may start again from zero."""
+"""Tokens per second from counters that may start again from zero, of engines that come and go."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from .metrics import WINDOWS
 
@@ -11,37 +12,62 @@ KEPT = max(WINDOWS.values())
 
 
 @dataclass(frozen=True, slots=True)
+class Counter:
+    """One engine's counter: its value, and when it began as the engine says (Unix seconds), None if it does not."""
+
+    value: float
+    created: float | None = None
+
+    def growth(self, before: Counter) -> float:
+        """How much was counted since `before`: less than before, or another begin, means that it began again."""
+        known = self.created is not None and before.created is not None
+        began_again = self.value < before.value or (known and self.created != before.created)
+        return self.value if began_again else self.value - before.value
+
+
+@dataclass(frozen=True, slots=True)
 class RateWindow:
-    """The last samples of one counter, as its growth without the resets.
+    """The last samples of a counter that several engines may have, as its growth without the resets.
 
     Attributes:
         samples: (monotonic seconds, growth since the first sample), oldest first.
-        last: The counter's own last value.
-        created: When the counter began, as the engine says, None if it does not.
+        last: The sum of the counters at the last sample.
+        counters: The last value of each engine that was ever seen, by its label.
     """
 
     samples: tuple[tuple[float, float], ...] = ()
     last: float = 0.0
-    created: float | None = None
+    counters: Mapping[str, Counter] = field(default_factory=dict)
 
-    def add(self, at: float, value: float, created: float | None = None) -> RateWindow:
+    def add(self, at: float, counters: Mapping[str, Counter]) -> RateWindow:
         """The window with one more sample.
 
         Args:
             at: Monotonic seconds; a sample that is not later than the last one is left out.
-            value: The counter. Less than before means that it began again from zero.
-            created: The counter's own begin; another one than before means the same.
+            counters: By the engine's label. An engine that is seen for the first time has counted nothing
+                yet; one that is missing for a while goes on where it was.
         """
+        total = sum(counter.value for counter in counters.values())
         if not self.samples:
-            return RateWindow(((at, 0.0),), value, created)
+            return RateWindow(((at, 0.0),), total, dict(counters))
         before, grown = self.samples[-1]
         if at <= before:
             return self
-        began_again = value < self.last or (self.created is not None and created not in {None, self.created})
-        grown += value if began_again else value - self.last
+        if self.counters:
+            grown += sum(now.growth(self.counters[label]) for label, now in counters.items() if label in self.counters)
+        else:  # carried over from a version that knew only the sum
+            grown += Counter(total).growth(Counter(self.last))
+        kept = {
+            label: Counter(now.value, now.created if now.created is not None else self._created(label))
+            for label, now in counters.items()
+        }
         # The newest sample that is as old as the window stays: the window's growth is counted from it.
         first = max((i for i, (when, _) in enumerate(self.samples) if when <= at - KEPT), default=0)
-        return RateWindow((*self.samples[first:], (at, grown)), value, created if created is not None else self.created)
+        return RateWindow((*self.samples[first:], (at, grown)), total, {**self.counters, **kept})
+
+    def _created(self, label: str) -> float | None:
+        known = self.counters.get(label)
+        return known.created if known is not None else None
 
     def rate(self, seconds: float, now: float) -> float | None:
         """Growth a second.

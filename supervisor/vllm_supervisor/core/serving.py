@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import ending, gates, liveness, loading
+from . import ending, gates, liveness, loading, several
 from .causes import Cause
 from .effects import Canary, Effect, Log, NotifyReady, ReadCounters, RecordReady, Reload, SaveIncident, Smoke
-from .events import Activity, CanaryDone, Counted, SmokeDone
+from .events import SmokeDone
+from .liveness import Life
 from .phases import LOADING, SERVING, Phase
+from .sightings import Activity, CanaryDone, Counted
 from .smoke import SLOW
 from .state import State
 from .words import duration
@@ -19,6 +21,7 @@ SERVING_LOG = "serving"
 """The phase that the scanner gives to everything after HTTP is up."""
 
 HUNG_ADVICE = "The engine is restarted; stacks and GPU state are kept in the incident."
+ALL_RESTARTED = "All engines are restarted, one alone cannot be; stacks and GPU state are kept in the incident."
 
 
 def become_ready(state: State, now: float) -> Result:
@@ -40,16 +43,28 @@ def counted(state: State, event: Counted, now: float) -> Result:
     if state.life is None or state.phase not in SERVING:
         return state, ()
     before = state.life.counted
-    state = replace(state, life=liveness.on_counted(state.life, event, now))
+    engines = several.on_counted(state.engines, event, now)
+    state, notes = _fares(state, liveness.on_counted(state.life, event, now), engines)
     if state.phase is Phase.DRAINING:
         return ending.drained(state, before, event, now)
-    return state, ()
+    return state, notes
+
+
+def _fares(state: State, life: Life, engines: several.Lives) -> Result:
+    """The state with what is known now; says which of several engines works again that was called hung."""
+    if engines:
+        life = replace(life, hung=any(one.hung for one in engines.values()))
+    again = [label for label, one in state.engines.items() if one.hung and label in engines and not engines[label].hung]
+    notes = (Log("warning", f"{several.name(engines, again)} works again"),) if again else ()
+    return replace(state, life=life, engines=engines), notes
 
 
 def activity(state: State, event: Activity, now: float) -> Result:
     """A sample of the engine's processes and GPUs came in."""
     life = state.life or liveness.Life(proof_at=now)
-    return replace(state, activity=event, life=liveness.on_activity(life, event, state.policy, now)), ()
+    engines = several.on_activity(state.engines, event, state.policy, now)
+    state = replace(state, activity=event)
+    return _fares(state, liveness.on_activity(life, event, state.policy, now), engines)
 
 
 def canary_done(state: State, event: CanaryDone, now: float) -> Result:
@@ -57,11 +72,15 @@ def canary_done(state: State, event: CanaryDone, now: float) -> Result:
     if state.life is None or state.phase not in SERVING:
         return state, ()  # an engine that is being ended owes no answer
     was_hung = state.life.hung
-    state = replace(state, life=liveness.on_canary(state.life, event, now))
+    engines = several.on_canary(state.engines, event, now)
+    state, notes = _fares(state, liveness.on_canary(state.life, event, now), engines)
+    if engines and event.answered:
+        return state, notes
     if was_hung and event.answered:
         return state, (Log("warning", f"the engine answers again after {event.seconds:.1f} s"),)
     if not event.answered:
-        return state, (Log("warning", f"a one-token request failed: {event.detail}"),)
+        whom = f" to {several.name(engines, [event.engine])}" if event.engine in engines else ""
+        return state, (Log("warning", f"a one-token request{whom} failed: {event.detail}"),)
     return state, ()
 
 
@@ -98,6 +117,8 @@ def tick(state: State, now: float) -> Result:
     if state.dying is not None:
         return loading.last_words(state, state.dying, now)
     life = state.life or liveness.Life(proof_at=now)
+    if state.engines:
+        return _tick_of_several(state, life, now)
     hung = liveness.hang(life, state.policy, now)
     if hung is not None:
         cause = Cause("engine-hung", summary=hung, advice=HUNG_ADVICE, phase=state.phase)
@@ -107,3 +128,21 @@ def tick(state: State, now: float) -> Result:
     if liveness.wants_canary(life, state.policy, now):
         return replace(state, life=liveness.on_sent(life, now)), (Canary(),)
     return state, ()
+
+
+def _tick_of_several(state: State, life: Life, now: float) -> Result:
+    """Each engine is judged and asked by itself, whatever the others do."""
+    engines, effects = state.engines, list[Effect]()
+    found = several.hangs(engines, state.policy, now)
+    if found:
+        summary = several.verdict(engines, found, now)
+        cause = Cause("engine-hung", summary=summary, advice=ALL_RESTARTED, phase=state.phase)
+        if state.policy.liveness == "restart":
+            return ending.fail(state, cause, now, stacks=True)
+        life, engines = replace(life, hung=True), several.with_hung(engines, found)
+        effects += [Log("error", cause.sentence()), SaveIncident(cause)]
+    labels = several.to_ask(engines, state.policy, now)
+    if labels:
+        life, engines = liveness.on_sent(life, now), several.asked(engines, labels, now)
+        effects += [Canary(label, several.rank(engines, label)) for label in labels]
+    return replace(state, life=life, engines=engines), tuple(effects)

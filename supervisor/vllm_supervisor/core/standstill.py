@@ -32,7 +32,8 @@ def stood_still(state: State, event: StoodStill, now: float) -> tuple[State, tup
     elif state.phase is Phase.PREFLIGHT and state.deadline is not None:
         state = replace(state, deadline=state.deadline + lost)
     if state.life is not None:
-        state = replace(state, life=_later(state.life, lost, now))
+        engines = {label: _later(life, lost, now) for label, life in state.engines.items()}
+        state = replace(state, life=_later(state.life, lost, now), engines=engines)
     return state, (note,)
 
 
@@ -45,5 +46,6 @@ def _later(life: Life, lost: float, now: float) -> Life:
         proof_at=min(life.proof_at + lost, now),
         canary_sent=moved(life.canary_sent),
         failing_since=moved(life.failing_since),
+        unmoved_since=moved(life.unmoved_since),
         activity_at=None,
     )

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from .causes import Cause
-from .events import Activity, Peers, SmokeDone
+from .events import Peers, SmokeDone
 from .facts import FigureName, Progress
 from .liveness import Life
 from .phases import Phase
 from .policy import Policy
+from .sightings import Activity
 
 
 class StopStep(StrEnum):
@@ -87,6 +88,8 @@ class State:
         timeline: Every phase entered so far and when; phases can recur.
         deadline: When the phase, or its present step, is over; None when it has no end of its own.
         shards: The last bar of the weights; it stays when the phase is over.
+        life: How the engine fares; of several engines together, by the sums of their figures.
+        engines: How each of several engines fares, by its label; empty where there is one.
         suspect: The classifier's best cause so far; a verdict only once something fails.
         fault: Why this start is being ended; None for an ending that was asked for.
         stop_by: The signal that asked for the end; empty when nobody did.
@@ -115,6 +118,7 @@ class State:
     progress_from: float = 0.0
     shards: Progress | None = None
     life: Life | None = None
+    engines: Mapping[str, Life] = field(default_factory=dict)
     ready_at: float | None = None
     smoke_test: SmokeDone | None = None
     suspect: Cause | None = None

@@ -8,6 +8,7 @@ from .eta import bar_left, start_left
 from .facts import FigureName
 from .liveness import QUIET_S
 from .phases import Phase
+from .several import trouble
 from .state import State, StopStep
 from .words import ascii_only, duration
 
@@ -119,11 +120,14 @@ def _ready(state: State, now: float, rates: Mapping[str, float]) -> str:
     life = state.life
     if state.dying is not None:
         return f"Degraded: {state.dying.summary}"
-    if life is not None and life.hung:
+    if state.engines:
+        if said := trouble(state.engines, now):
+            return said
+    elif life is not None and life.hung:
         return f"Hung: nothing has moved for {duration(now - life.proof_at)}"
-    if life is not None and life.canary_sent is not None and now - life.proof_at > QUIET_S * 2:
+    elif life is not None and life.canary_sent is not None and now - life.proof_at > QUIET_S * 2:
         return f"Ready, but nothing has moved for {duration(now - life.proof_at)}; asking for one token"
-    if life is not None and life.failing_since is not None:
+    elif life is not None and life.failing_since is not None:
         return f"Ready, but one-token requests fail: {life.canary_detail or 'no answer'}"
     text = "Ready"
     model = state.figures.get(FigureName.MAX_MODEL_LEN)
@@ -132,6 +136,8 @@ def _ready(state: State, now: float, rates: Mapping[str, float]) -> str:
     counted = life.counted if life is not None else None
     if counted is not None and counted.running is not None:
         text += f", {counted.running:.0f} running, {counted.waiting or 0:.0f} waiting"
+    if state.engines:
+        text += f", {len(state.engines)} engines"
     if isinstance(model, float):
         text += f", context {model:.0f}"
     if state.smoke_test is not None and not state.smoke_test.passed:

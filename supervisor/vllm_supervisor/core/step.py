@@ -13,10 +13,7 @@ from . import ending, gates, loading, nodes, serving, standstill, turns
 from .causes import Cause
 from .effects import Effect, Exit, Log, NotifyExtend, NotifyStopping, NotifyWatchdog, Preflight
 from .events import (
-    Activity,
     Begin,
-    CanaryDone,
-    Counted,
     EngineExited,
     Event,
     Faulted,
@@ -39,6 +36,7 @@ from .events import (
 from .exits import ExitCode
 from .phases import BEFORE_ENGINE, LOADING, SERVING, SETTLED, Phase
 from .policy import EXTEND_EVERY_S, EXTEND_MARGIN_S
+from .sightings import Activity, CanaryDone, Counted
 from .state import State
 
 PREFLIGHT_LIMIT_S = 60.0

@@ -16,7 +16,7 @@ from vllm_supervisor.core.overview import COMPARED, PhaseRow, Standing, mood, ph
 from vllm_supervisor.core.plain import ago, serving
 from vllm_supervisor.core.words import duration, size
 
-from .page_cluster import nodes
+from .page_engines import engines_and_nodes
 from .page_neighbours import neighbours
 from .page_svg import bar, chart
 from .trend import KEPT_S, Point
@@ -67,7 +67,7 @@ def page(status: Mapping[str, Any], points: Sequence[Point], failure: Mapping[st
         _start(status),
         _serving(status, points, now),
         _failure(status, failure),
-        nodes(status),
+        *engines_and_nodes(status),
         _gpus(status),
         neighbours(status),
         _details(status),

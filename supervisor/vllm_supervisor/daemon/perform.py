@@ -5,22 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from vllm_supervisor.adapters.processes import reap
 from vllm_supervisor.core import effects as fx
-from vllm_supervisor.core.events import (
-    CanaryDone,
-    IncidentSaved,
-    Launched,
-    LaunchFailed,
-    Probed,
-    ProbeOutcome,
-    SmokeDone,
-)
+from vllm_supervisor.core.events import IncidentSaved, Launched, LaunchFailed, Probed, ProbeOutcome, SmokeDone
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.redact import by_shape
+from vllm_supervisor.core.sightings import CanaryDone
 
 from .ending import sweep
 from .record import not_executable, record_end, record_ready
@@ -125,7 +118,7 @@ class Performer:
             case fx.ReadCounters():
                 self._start(parts.watch.read_counters(fresh=True))
             case fx.Canary():
-                self._start(self._canary(state))
+                self._start(self._canary(state, effect))
             case fx.Smoke():
                 self._start(self._smoke())
             case fx.Terminate():
@@ -223,16 +216,16 @@ class Performer:
             self.parts.last_probe_s = result.seconds
         self.parts.put(result)
 
-    async def _canary(self, state: State) -> None:
+    async def _canary(self, state: State, effect: fx.Canary) -> None:
         watch = self.parts.watch
         watch.canaries += 1
         try:
-            result = await self.parts.http.canary(max(state.policy.hang_after_s * 2, 30.0))
+            result = await self.parts.http.canary(max(state.policy.hang_after_s * 2, 30.0), effect.rank)
         except TimeoutError:
             result = CanaryDone(answered=False, seconds=0.0, detail="no answer in time")
         finally:
             watch.canaries -= 1
-        self.parts.put(result)
+        self.parts.put(replace(result, engine=effect.engine))
 
     async def _smoke(self) -> None:
         watch = self.parts.watch

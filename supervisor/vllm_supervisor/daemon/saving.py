@@ -24,6 +24,7 @@ from vllm_supervisor.core.events import Role
 from vllm_supervisor.core.facts import FigureName
 from vllm_supervisor.core.incident import Facts, files, process_tree
 from vllm_supervisor.core.recording import encode
+from vllm_supervisor.core.several import table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,6 +165,7 @@ def _state(parts: Parts, state: State) -> dict[str, Any]:
         "activity": encode(state.activity),
         "last_evidence": state.evidence.what,
         "counters": encode(life.counted) if life is not None and life.counted is not None else None,
+        "engines": table(state.engines, time.monotonic()),
         "last_proof_of_life": life.proof if life is not None else None,
         "exit_status": state.exit_status,
         "attempt": state.policy.attempt,

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from vllm_supervisor.core import several
 from vllm_supervisor.core.overview import Standing, mood, phase_rows
 from vllm_supervisor.core.plain import (
     GPU_COLUMNS,
@@ -55,6 +56,12 @@ def view(status: Mapping[str, Any]) -> RenderableType:
             _, name, took, usual = phase_cells(row)
             style = STYLES[row.standing]
             table.add_row(SIGNS[row.standing], name, Text(took, "yellow" if row.slow else ""), usual, style=style)
+        parts += ["", table]
+    engines = several.rows(status)
+    if engines:
+        table = Table(*several.COLUMNS, box=None, pad_edge=False, header_style="dim")
+        for cells in engines:
+            table.add_row(*cells, style="red" if cells[-1].startswith("hung") else "")
         parts += ["", table]
     nodes = node_rows(status)
     if nodes:

@@ -13,6 +13,7 @@ from vllm_supervisor.core.metrics import WINDOWS, Snapshot
 from vllm_supervisor.core.phases import Phase
 from vllm_supervisor.core.plan.sizes import GIB
 from vllm_supervisor.core.redact import clean
+from vllm_supervisor.core.several import table
 from vllm_supervisor.core.smoke import VERDICTS
 from vllm_supervisor.core.status import sentence
 
@@ -53,6 +54,8 @@ def snapshot(parts: Parts, state: State, now: float) -> Snapshot:
         failures_total=failures,
         engine_processes=roles,
         liveness_last_proof_seconds=now - life.proof_at if life is not None else None,
+        liveness_engine_last_proof_seconds={label: now - one.proof_at for label, one in state.engines.items()},
+        liveness_engine_hung={label: int(one.hung) for label, one in state.engines.items()},
         probe_seconds=parts.last_probe_s,
         canary_seconds=life.canary_seconds if life is not None else None,
         canary_failures_total=life.canary_failures if life is not None else 0,
@@ -203,6 +206,7 @@ def _liveness(state: State, now: float) -> dict[str, Any]:
         "proof": life.proof,
         "hung": life.hung,
         "canary_failures": life.canary_failures,
+        "engines": table(state.engines, now),
     }
 
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from vllm_supervisor.adapters import shared_memory, sock_diag, sockets
 from vllm_supervisor.core.counters import EngineCounters, read_counters
-from vllm_supervisor.core.events import Activity, Counted, Event, ProcessDied, Role
+from vllm_supervisor.core.events import Event, ProcessDied, Role
 from vllm_supervisor.core.gpu import GpuTable, engine_bytes
 from vllm_supervisor.core.phases import LOADING, SERVING, Phase
-from vllm_supervisor.core.rates import RateWindow
+from vllm_supervisor.core.rates import Counter, RateWindow
+from vllm_supervisor.core.sightings import Activity, Counted
 
 from .engine_page import EnginePage
 
@@ -129,19 +130,33 @@ class Watch:
     def _activity(self, phase: Phase) -> Activity:
         usage = self._processes.usage(self.roles)
         gpus = self._gpu_table()
+        whole = _gpu_activity(gpus, self.pids())
         files = _count_files(self._cache_dirs) if phase in LOADING else None
         linked = None
         if phase in SERVING and self._port:
             linked = max(connected(self._port) - self.canaries, 0)
         return replace(
-            _gpu_activity(gpus, self.pids()),
+            whole,
             read_bytes=usage.read_bytes,
             resident_bytes=usage.resident_bytes,
             compiler_cpu_s=usage.compiler_cpu_s,
             worker_cpu_s=usage.worker_cpu_s,
             cache_files=files,
             connections=linked,
+            engines=self._engines(gpus, whole) if phase in SERVING else {},
         )
+
+    def _engines(self, table: GpuTable | None, whole: Activity) -> dict[str, Activity]:
+        """The same of each of several engines; where NVML shows no processes, the GPUs of all of them."""
+        found = {}
+        for label, pids in self._processes.engines.items():
+            known = table is not None and any(engine_bytes(sample, pids) for sample in table.samples)
+            mine = {pid: role for pid, role in self.roles.items() if pid in pids}
+            found[label] = replace(
+                _gpu_activity(table, pids) if known else whole,
+                worker_cpu_s=self._processes.usage(mine).worker_cpu_s,
+            )
+        return found
 
     def rates(self, now: float) -> dict[str, float]:
         """Tokens a second over the last ten seconds, where they are known."""
@@ -160,21 +175,31 @@ class Watch:
             return
         read = read_counters(fetched.page)
         self.counters = read
-        if read.generation_tokens is not None:
-            self.generation = self.generation.add(fetched.at, read.generation_tokens, read.created)
-        if read.prompt_tokens is not None:
-            self.prompt = self.prompt.add(fetched.at, read.prompt_tokens, read.created)
-        self._put(
-            Counted(
-                generation_tokens=read.generation_tokens,
-                prompt_tokens=read.prompt_tokens,
-                running=read.running,
-                waiting=read.waiting,
-                kv_usage=read.kv_usage_mean,
-                iterations=read.iterations,
-                at=fetched.at,
-            ),
-        )
+        if counters := counters_of(read, "generation_tokens"):
+            self.generation = self.generation.add(fetched.at, counters)
+        if counters := counters_of(read, "prompt_tokens"):
+            self.prompt = self.prompt.add(fetched.at, counters)
+        self._put(as_event(read, fetched.at))
+
+
+def counters_of(read: EngineCounters, name: str) -> dict[str, Counter]:
+    """One counter of each engine that has it, by the engine's label."""
+    values = {label: (getattr(one, name), one.created) for label, one in read.engines.items()}
+    return {label: Counter(value, created) for label, (value, created) in values.items() if value is not None}
+
+
+def as_event(read: EngineCounters, at: float | None) -> Counted:
+    """A reading of the engine's page as the core takes it: the sums, and each engine where there are several."""
+    return Counted(
+        generation_tokens=read.generation_tokens,
+        prompt_tokens=read.prompt_tokens,
+        running=read.running,
+        waiting=read.waiting,
+        kv_usage=read.kv_usage_mean,
+        iterations=read.iterations,
+        at=at,
+        engines={label: as_event(one, at) for label, one in read.engines.items()} if len(read.engines) > 1 else {},
+    )
 
 
 def connected(port: int) -> int:
