@@ -86,6 +86,38 @@ async def test_a_canary_is_one_token_and_the_counters_show_it(engine):
     assert after.running == after.waiting == 0
 
 
+@pytest.mark.parametrize(("rank", "known"), [(0, True), (7, False)])
+async def test_a_canary_for_a_rank_is_answered_also_where_there_is_no_such_engine(engine, rank, known):
+    async with client(engine) as http:
+        before = read_counters(await http.metrics())
+        done = await http.canary(30.0, rank)
+        after = read_counters(await http.metrics())
+    assert (done.answered, done.known, done.detail) == (True, known, "")
+    assert after.generation_tokens - before.generation_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("knobs", "answered", "known", "words"),
+    [
+        ({"rank_header": "ignored"}, True, True, ""),
+        ({"rank_header": "refused"}, True, False, ""),
+        ({"scaling": True}, True, False, ""),
+        # What it has against us is not the rank.
+        ({"generate_status": 401}, False, True, "/v1/completions says 401"),
+        ({"generate_status": 503}, False, True, "/v1/completions says 503"),
+        ({"rank_header": "refused", "generate_hangs": True}, False, False, "no answer in time"),
+        ({"rank_header": "refused", "generate_status": 500}, False, False, "/v1/completions says 500"),
+    ],
+    ids=str,
+)
+async def test_what_a_server_makes_of_the_rank(fake, knobs, answered, known, words):
+    fake.control("set", values=knobs)
+    async with client(at(fake)) as http:
+        done = await http.canary(0.5 if "generate_hangs" in knobs else 30.0, 1 if knobs.get("rank_header") else 0)
+    assert (done.answered, done.known) == (answered, known)
+    assert words in done.detail
+
+
 async def test_a_chat_is_streamed_event_by_event(engine):
     body = {"model": engine.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "stream": True}
     events = []

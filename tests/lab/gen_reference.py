@@ -65,8 +65,9 @@ request that names it (`X-data-parallel-rank`; vLLM 0.32 heeds it for completion
 engine's own counters move with it. What cannot be seen: whose a connection is, so that an engine without requests of its own
 is asked every 30 s while any client is connected; and an idle engine that hangs where the header is not heeded (embeddings),
 because another one answers for it. There only an engine that shows requests is named. With `--disable-log-stats` no engine is
-told from another. While vLLM adds or removes engines it answers 503 to everything, and nobody is called hung. vLLM cannot
-restart one engine: `liveness.mode = "restart"` restarts all.
+told from another. A request that is refused (4xx) for its rank alone is sent again without one: an engine that the server has
+not is not called hung, and where it refuses every rank only a hang of all is seen. While vLLM adds or removes engines it answers
+503 to everything, and nobody is called hung. vLLM cannot restart one engine: `liveness.mode = "restart"` restarts all.
 
 Names that vLLM has changed:
 

@@ -12,6 +12,10 @@ WORKING = "its own engine answers"
 SILENT = "nobody answers"
 ELSEWHERE = "another engine answers"
 UNKNOWN = "the server has no such engine"
+REFUSED = "the server has no such engine, and nobody answers the request without a rank"
+
+CLIENTS = ev.Activity(gpu_power_watts=122.0, gpu_power_limit_watts=700.0, connections=4)
+"""Idle GPUs, and clients that are connected."""
 
 
 @dataclass
@@ -30,6 +34,11 @@ class Engine:
 def busy(t):
     """An engine under load that works."""
     return replace(BUSY, generation_tokens=50 * t, iterations=t)
+
+
+def fault(start):
+    """Why the start was ended; empty when it was not."""
+    return start.state.fault.summary if start.state.fault is not None else ""
 
 
 def idle():
@@ -74,5 +83,6 @@ def run(start, seconds, engines, activity=None, each=lambda start, t: None):
             del asked[label]
             if how == WORKING:
                 engines[label].canaries += 1
-            start.do(ev.CanaryDone(answered=True, seconds=1.0, engine=label, known=how != UNKNOWN), page(engines, t))
+            done = ev.CanaryDone(how != REFUSED, 1.0, "" if how != REFUSED else "no answer in time", label)
+            start.do(replace(done, known=how not in {UNKNOWN, REFUSED}), page(engines, t))
     return start

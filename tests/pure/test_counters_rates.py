@@ -98,10 +98,8 @@ def test_one_engine_that_begins_again_leaves_the_others_counting():
     assert window.rate(10.0, 2.0) == pytest.approx(23.0)
 
 
-def test_it_goes_on_from_a_window_of_a_version_that_knew_only_the_sum():
-    old = {"type": "RateWindow", "samples": [[0.0, 0.0], [2.0, 100.0]], "last": 300.0, "created": 7.0}
-    window = decode(old).add(4.0, {"0": Counter(150.0, 7.0), "1": Counter(250.0, 8.0)})
-    assert window.rate(10.0, 4.0) == pytest.approx(50.0)
+def test_a_reload_carries_it_over():
+    window = several((0.0, {"0": (500.0, 1.0), "1": (500.0,)}), (2.0, {"0": (540.0, 1.0), "1": (506.0,)}))
     assert decode(encode(window)) == window
 
 

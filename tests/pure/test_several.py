@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pure.several_world import ELSEWHERE, SILENT, UNKNOWN, WORKING, Engine, busy, idle, page, run, stopped, working
+from pure.several_world import (
+    CLIENTS,
+    ELSEWHERE,
+    SILENT,
+    WORKING,
+    Engine,
+    busy,
+    fault,
+    idle,
+    page,
+    run,
+    stopped,
+    working,
+)
 from pure.start import BUSY, IDLE, ready
 from vllm_supervisor.core import effects as fx
 from vllm_supervisor.core import events as ev
@@ -18,11 +31,6 @@ from vllm_supervisor.core.status import sentence
 
 known_types(state, liveness)
 REPORT = Policy(liveness="report")
-CLIENTS = ev.Activity(gpu_power_watts=122.0, gpu_power_limit_watts=700.0, connections=4)
-
-
-def fault(start):
-    return start.state.fault.summary if start.state.fault is not None else ""
 
 
 @pytest.mark.parametrize("hang_after", [20.0, 60.0, 300.0])
@@ -57,20 +65,6 @@ def test_an_idle_one_beside_a_busy_one_is_asked_now_and_then_and_never_called_hu
     assert 20 <= len(asked) <= 45
     quiet = run(ready(), 1200.0, {"0": idle(), "1": idle()}, replace(CLIENTS, connections=0))
     assert quiet.count(fx.Canary) == 2 * 3
-
-
-def test_an_idle_one_that_nobody_can_ask_is_never_called_hung():
-    start = run(ready(), 1200.0, {"0": working(), "1": Engine(answers=lambda t: ELSEWHERE)}, CLIENTS)
-    assert start.phase is Phase.READY
-
-
-def test_one_that_the_server_has_no_more_is_never_called_hung():
-    # Scaling down leaves the series of an engine with its last figures, requests included.
-    start = run(ready(), 1200.0, {"0": working(), "1": stopped(10.0, UNKNOWN)}, CLIENTS)
-    assert start.phase is Phase.READY
-    assert start.count(fx.Canary) <= 6
-    gone = Engine(lambda t: busy(min(t, 10.0)), lambda t: UNKNOWN if t < 600 else SILENT)
-    assert run(ready(), 1200.0, {"0": working(), "1": gone}, CLIENTS).phase is Phase.READY
 
 
 def test_all_that_hang_together_are_named_together():
@@ -165,14 +159,6 @@ def test_off_asks_nothing_and_names_nothing():
     start = run(ready(Policy(liveness="off")), 600.0, {"0": working(), "1": stopped(10.0)}, CLIENTS)
     assert start.phase is Phase.READY
     assert start.count(fx.Canary) == 0
-
-
-@pytest.mark.parametrize(
-    ("labels", "ranks"), [("01", [0, 1]), ("23", [0, 1]), ("0", [0]), (["8", "9", "10"], [0, 1, 2]), ("xy", [None] * 2)]
-)
-def test_the_rank_counts_from_the_first_engine_of_this_server(labels, ranks):
-    lives = dict.fromkeys(labels, liveness.Life(0.0))
-    assert [several.rank(lives, label) for label in labels] == ranks
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,9 @@ class EngineHttp:
                 complaint = f"{path}: {_words(error)}"
         else:
             status, complaint = await self._one_request(timeout_s, rank)
-            if rank is not None and 400 <= status < 500:  # it has no engine of that rank
-                known = False
-                _, complaint = await self._one_request(timeout_s)
+            if rank is not None and 400 <= status < 500:  # has it no engine of that rank, or something else against it?
+                other, complaint = await self._one_request(timeout_s)
+                known = other == status
             elif status == 503 and SCALING in complaint:  # asked for by its operator, and bounded by vLLM itself
                 known, complaint = False, ""
         return CanaryDone(not complaint, time.monotonic() - began, complaint, known=known)

@@ -164,10 +164,11 @@ def on_answer_of_some_engine(life: Life, event: CanaryDone, now: float) -> Life:
     sent = life.canary_sent if life.canary_sent is not None else now
     blind = life.counted_at is None or now - life.counted_at >= QUIET_S
     if not event.answered or (blind and event.known):
-        return on_canary(life, event, now)
+        return replace(on_canary(life, event, now), absent=not event.known)
     life = replace(life, canary_sent=None, canary_last=now, canary_seconds=event.seconds, failing_since=None)
+    life = replace(life, absent=not event.known)
     if not event.known:
-        return replace(life, absent=True, unmoved_since=None)
+        return replace(life, unmoved_since=None)
     if life.proof_at >= sent or life.unmoved_since is not None:
         return life
     return replace(life, unmoved_since=sent)

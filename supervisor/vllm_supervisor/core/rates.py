@@ -31,12 +31,10 @@ class RateWindow:
 
     Attributes:
         samples: (monotonic seconds, growth since the first sample), oldest first.
-        last: The sum of the counters at the last sample.
         counters: The last value of each engine that was ever seen, by its label.
     """
 
     samples: tuple[tuple[float, float], ...] = ()
-    last: float = 0.0
     counters: Mapping[str, Counter] = field(default_factory=dict)
 
     def add(self, at: float, counters: Mapping[str, Counter]) -> RateWindow:
@@ -47,23 +45,19 @@ class RateWindow:
             counters: By the engine's label. An engine that is seen for the first time has counted nothing
                 yet; one that is missing for a while goes on where it was.
         """
-        total = sum(counter.value for counter in counters.values())
         if not self.samples:
-            return RateWindow(((at, 0.0),), total, dict(counters))
+            return RateWindow(((at, 0.0),), dict(counters))
         before, grown = self.samples[-1]
         if at <= before:
             return self
-        if self.counters:
-            grown += sum(now.growth(self.counters[label]) for label, now in counters.items() if label in self.counters)
-        else:  # carried over from a version that knew only the sum
-            grown += Counter(total).growth(Counter(self.last))
+        grown += sum(now.growth(self.counters[label]) for label, now in counters.items() if label in self.counters)
         kept = {
             label: Counter(now.value, now.created if now.created is not None else self._created(label))
             for label, now in counters.items()
         }
         # The newest sample that is as old as the window stays: the window's growth is counted from it.
         first = max((i for i, (when, _) in enumerate(self.samples) if when <= at - KEPT), default=0)
-        return RateWindow((*self.samples[first:], (at, grown)), total, {**self.counters, **kept})
+        return RateWindow((*self.samples[first:], (at, grown)), {**self.counters, **kept})
 
     def _created(self, label: str) -> float | None:
         known = self.counters.get(label)

@@ -58,7 +58,7 @@ def on_canary(lives: Lives, event: CanaryDone, now: float) -> Lives:
 
 def to_ask(lives: Lives, policy: Policy, now: float) -> list[str]:
     """The engines that a one-token request should be sent to now."""
-    return [label for label, life in lives.items() if liveness.wants_canary(life, policy, now)]
+    return [label for label, life in _present(lives).items() if liveness.wants_canary(life, policy, now)]
 
 
 def asked(lives: Lives, labels: Iterable[str], now: float) -> Lives:
@@ -77,8 +77,15 @@ def rank(lives: Lives, label: str) -> int | None:
 
 def hangs(lives: Lives, policy: Policy, now: float) -> dict[str, str]:
     """The sentence on each engine that is found to hang now, by its label."""
-    found = {label: liveness.hang(life, policy, now) for label, life in lives.items()}
+    found = {label: liveness.hang(life, policy, now) for label, life in _present(lives).items()}
     return {label: sentence for label, sentence in found.items() if sentence is not None}
+
+
+def _present(lives: Lives) -> Lives:
+    """The same engines; where the server has none of them by its rank, it knows no ranks, and that says nothing."""
+    if all(life.absent for life in lives.values()):
+        return {label: replace(life, absent=False) for label, life in lives.items()}
+    return lives
 
 
 def verdict(lives: Lives, found: Mapping[str, str], now: float) -> str:

@@ -65,6 +65,8 @@ class Api:
     def __call__(self, asked: Asked) -> Answer:
         if self.script.answer_delay:
             time.sleep(self.script.answer_delay)
+        if self.script.scaling:
+            return reply({"error": "The model is currently scaling. Please try again later."}, 503)
         root = self.args.text("root-path").rstrip("/")
         path = asked.path.removeprefix(root) if root else asked.path
         if self.keys and path.startswith(GUARDED) and asked.method != "OPTIONS" and not self._allowed(asked):
@@ -151,14 +153,14 @@ class Api:
         return reply({**frame, "usage": {"prompt_tokens": len(texts), "total_tokens": len(texts)}, "results": results})
 
     def completions(self, asked: Asked) -> Answer:
-        from .text import completion
+        from .text import completion, misranked
 
-        return completion(self, asked, self._given(asked))
+        return misranked(self, asked) or completion(self, asked, self._given(asked))
 
     def chat(self, asked: Asked) -> Answer:
-        from .text import chat
+        from .text import chat, misranked
 
-        return chat(self, asked, self._given(asked))
+        return misranked(self, asked) or chat(self, asked, self._given(asked))
 
     def _given(self, asked: Asked) -> dict[str, Any]:
         try:

@@ -67,6 +67,8 @@ class Script:
     generate_delay: float = 0.0
     first_generate_delay: float = 0.0
     generate_status: int = 200
+    rank_header: str = "heeded"  # X-data-parallel-rank: heeded (out of range: 400) | ignored | refused (always 400)
+    scaling: bool = False  # 503 to everything, as while engines are added or taken away
     served_model: str = ""  # /v1/models names this instead of --served-model-name
     max_model_len: int = 131072
     tasks: list[str] = field(default_factory=lambda: ["generate"])  # generate | embed | score

@@ -27,6 +27,15 @@ def wanted(given: dict[str, Any], default: int, natural: int) -> tuple[int, str]
     return (limit, "length") if limit < natural else (natural, "stop")
 
 
+def misranked(api: Api, asked: Asked) -> Answer | None:
+    """The refusal of a request for an engine that there is not (vLLM 0.32, v1/engine/input_processor.py)."""
+    rank, ranks = asked.headers.get("x-data-parallel-rank", ""), api.args.number("data-parallel-size", 1)
+    heeded = rank.isdecimal() and int(rank) >= ranks and api.script.rank_header == "heeded"
+    if heeded or (rank and api.script.rank_header == "refused"):
+        return failure(f"data_parallel_rank {rank} is out of range [0, {ranks}).", "BadRequestError", 400)
+    return None
+
+
 def completion(api: Api, asked: Asked, given: dict[str, Any]) -> Answer:
     """POST /v1/completions: goes on with the answer's words for as long as it may."""
     if "prompt" not in given:
