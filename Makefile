@@ -106,9 +106,12 @@ reliability: venv ## Write what the last matrix, system tests and soak measured 
 
 # --- what is generated ------------------------------------------------------------------------------------------
 
-.PHONY: units lock
+.PHONY: units images lock
 units: ## Write the unit files from their templates
 	@$(PYTHON) tests/lab/units.py
+
+images: deps venv ## Look at the page in a real browser, and write the pictures of docs/images
+	@VSUP_IMAGES=docs/images $(BIN)/python -m pytest -q tests/system/test_page_pictures.py
 
 UV ?= uv
 UV_COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links --upgrade

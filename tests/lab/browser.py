@@ -50,6 +50,8 @@ class Tab:
                 self.complaints.append(body["params"]["entry"]["text"])
             elif body["method"] == "Runtime.exceptionThrown":
                 self.complaints.append(str(body["params"]["exceptionDetails"]))
+            elif body["method"] == "Runtime.consoleAPICalled" and body["params"]["type"] in {"error", "warning"}:
+                self.complaints.append(str(body["params"]["args"]))
 
     async def do(self, method: str, **params: Any) -> dict[str, Any]:
         """One command of the protocol; its result."""
@@ -89,16 +91,18 @@ class Tab:
             await asyncio.sleep(0.1)
 
     async def press(self, key: str) -> None:
-        """One key."""
-        for kind in ("rawKeyDown", "keyUp"):
-            await self.do("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=9)
+        """One key: Tab or Enter."""
+        code = {"Tab": 9, "Enter": 13}[key]
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind, more in (("keyDown", text), ("keyUp", {})):
+            await self.do("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **more)
 
-    async def picture(self, target: Path) -> None:
-        """The whole page as a PNG, as long as it is."""
+    async def picture(self, scale: float = 1.0) -> bytes:
+        """The whole page as a PNG, as long as it is; a pixel of it is `scale` pixels of the picture."""
         size = (await self.do("Page.getLayoutMetrics"))["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": scale}
         result = await self.do("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        target.write_bytes(base64.b64decode(result["data"]))
+        return base64.b64decode(result["data"])
 
 
 @contextlib.asynccontextmanager
@@ -114,6 +118,7 @@ async def browser() -> AsyncIterator[Tab]:
     with tempfile.TemporaryDirectory(prefix="vsup-browser.", ignore_cleanup_errors=True) as profile:
         command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
         command += ["--disable-background-networking", "--disable-component-update", "--hide-scrollbars"]
+        command += ["--disable-lcd-text"]  # grey edges look the same on every screen that a picture is shown on
         command += ["--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"]
         process = await asyncio.create_subprocess_exec(
             *command,

@@ -22,6 +22,7 @@ USUAL = {
     "starting-server": 3.0,
     "verifying": 2.4,
 }
+ACCOUNT = account(USUAL, USUAL, {"checkpoint_bytes": 540 * 10**9, "disk_bytes_per_second": 2.1 * GIB})
 NAME = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
 
 
@@ -118,7 +119,7 @@ def ready() -> dict[str, Any]:
         status="Ready: 143.2 tokens/s generated, 512.0 read, 3 running, 1 waiting, context 131072",
         rates={"generation": 143.2, "prompt": 512.0},
         requests={"running": 3.0, "waiting": 1.0, "kv_usage": 0.31},
-        account=account(USUAL, USUAL, {"checkpoint_bytes": 540 * GIB, "disk_bytes_per_second": 2.1 * GIB}),
+        account=ACCOUNT,
         liveness={"last_proof_seconds": 0.4, "proof": "tokens", "hung": False, "canary_failures": 0},
         smoke={"passed": True, "verdict": "right: 'The capital of France is Paris.'", "seconds": 6.1},
     )
@@ -130,6 +131,7 @@ def degraded() -> dict[str, Any]:
         status="Degraded: worker 5 of the engine is gone (pid 4716, killed by signal 9)",
         rates={"generation": 0.0, "prompt": 0.0},
         requests={"running": 3.0, "waiting": 12.0, "kv_usage": 0.31},
+        account=ACCOUNT,
         liveness={"last_proof_seconds": 14.0, "proof": "tokens", "hung": False, "canary_failures": 1},
         smoke={"passed": False, "verdict": "'Paris' is not in the answer: 'The capital'", "seconds": 6.1},
         warnings=["the engine keeps its KV cache in 16 bits although the checkpoint asks for FP8"],
@@ -169,6 +171,12 @@ FAILURE = {
     "incident": "/var/lib/vllm-supervisor/kimi/incidents/20260214T031502",
 }
 
+FAILURES = {
+    "waiting": FAILURE,
+    "degraded": {**FAILURE, "began_at": time.time() - 180_000, "ended_at": time.time() - 179_000},
+}
+"""The last failure that the history has, by situation."""
+
 SITUATIONS = {"loading": loading, "ready": ready, "degraded": degraded, "waiting": waiting}
 
 
@@ -183,10 +191,9 @@ def trend(now: float, name: str) -> list[Any]:
     for index in range(count):
         at = now - (count - index) * EVERY_S
         rate = max(0.0, 120 + 60 * math.sin(index / 14) + 25 * math.sin(index / 3))
+        running, waiting = 3.0 - (index // 40 % 3 == 1), float(index % 60 > 44) * (1 + (index % 60 > 50))
         if name == "degraded" and index > count - 8:
-            rate = 0.0
+            rate, running, waiting = 0.0, 3.0, 1.0 + 11.0 * (index - count + 8) / 7
         known = not 90 < index < 100
-        points.append(
-            Point(at, rate if known else None, float(2 + index // 40 % 3), float(index % 60 > 45) * (index % 5))
-        )
+        points.append(Point(at, rate, running, waiting) if known else Point(at, None, None, None))
     return points

@@ -172,8 +172,8 @@ def test_all_nodes_of_a_cluster_are_in_one_table():
     other = status_lines({**waiting(), "cluster": {"nnodes": 3, "rank": 1, "nodes": nodes}}, NOW)
     assert any("answered by node 1 of 3" in line for line in other)
     nodes[1]["host"] = "<b>gpu02</b>"
-    card = page_nodes({"cluster": {"nnodes": 3, "rank": 0, "nodes": nodes}})[1]
+    card = page_nodes({"cluster": {"nnodes": 3, "rank": 0, "nodes": nodes}})[2]
     assert "<dt>2 of 3 <small>&lt;b&gt;gpu02&lt;/b&gt;</small></dt><dd>loading-weights, heard 0.4 s ago</dd>" in card
     assert '<dd><span class="problem">missing</span></dd>' in card
-    assert page_nodes({"cluster": None}) == ("nodes", "")
+    assert page_nodes({"cluster": None}) == ("nodes", "", "")
     assert not any(line.startswith("node ") for line in status_lines({**waiting(), "cluster": None}, NOW))

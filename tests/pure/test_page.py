@@ -7,12 +7,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from lab.gen_images import render
+from lab.page_server import render
 from lab.situations import FAILURE, SITUATIONS, degraded, loading, ready, trend, waiting
 from vllm_supervisor.core import several
 from vllm_supervisor.core.overview import mood
 from vllm_supervisor.core.plain import status_lines
-from vllm_supervisor.daemon.page_engines import engines_and_nodes
+from vllm_supervisor.daemon.page_engines import engines as engines_card
 from vllm_supervisor.daemon.page_html import CSS, POLICY, SCRIPT, page
 from vllm_supervisor.daemon.page_svg import bar, ceiling, chart
 from vllm_supervisor.daemon.trend import Point, Trend
@@ -76,6 +76,14 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_inline(name):
     assert "'unsafe" not in POLICY
     assert b"url(" not in CSS
     assert b"http" not in SCRIPT
+
+
+def test_nothing_moves_by_itself():
+    """Who asked for reduced motion gets what everybody gets; a bar without a value would run to and fro."""
+    assert not re.search(rb"animation|transition|@keyframes|scroll-behavior", CSS)
+    assert b"smooth" not in SCRIPT
+    for name in SITUATIONS:
+        assert all("value" in bar for bar in Tree(render(name).decode()).all("progress"))
 
 
 def test_it_is_fetched_again_without_scripts_only():
@@ -172,9 +180,9 @@ def test_each_of_several_engines_has_a_line_everywhere_and_one_alone_has_none():
     }
     two = {**ready(), "liveness": {"hung": True, "engines": engines}}
     assert several.rows(two) == [("0", "3", "0", "25 %", "1.2 s ago"), ("1", "2", "1", "-", "hung, 1 min 11 s ago")]
-    said = engines_and_nodes(two)[0][1]
+    said = engines_card(two)[2]
     assert "<dt>engine 0</dt><dd>3 running, 0 waiting, KV cache 25 % used, last moved 1.2 s ago</dd>" in said
     assert '<span class="problem">hung, 1 min 11 s ago</span>' in said
     assert "hung, 1 min 11 s ago" in "\n".join(status_lines(two, 0.0))
-    assert engines_and_nodes(ready())[0] == ("engines", "")
+    assert engines_card(ready()) == ("engines", "", "")
     assert "last moved" not in "\n".join(status_lines(ready(), 0.0))

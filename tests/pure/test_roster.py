@@ -38,12 +38,12 @@ def test_every_instance_has_a_line():
 
 def test_the_page_links_to_the_others_and_escapes_them():
     other = {"needs": {"name": "b<", "metrics": "0.0.0.0:9478"}, "page": {"status": "Ready & well"}}
-    card, text = neighbours({"neighbours": [other]})
-    assert card == "neighbours"
+    card, title, text = neighbours({"neighbours": [other]})
+    assert (card, title) == ("neighbours", "Also on this machine")
     assert '<a href="http://127.0.0.1:9478/">b&lt;</a>' in text
     assert "Ready &amp; well" in text
-    assert neighbours({}) == ("neighbours", "")
-    assert "<a" not in neighbours({"neighbours": [{"needs": {"name": "b", "metrics": "127.0.0.1:0"}}]})[1]
+    assert neighbours({}) == ("neighbours", "", "")
+    assert "<a" not in neighbours({"neighbours": [{"needs": {"name": "b", "metrics": "127.0.0.1:0"}}]})[2]
 
 
 def test_the_first_port_that_nobody_wants():

@@ -9,16 +9,16 @@ from typing import Any
 from vllm_supervisor.core.plain import node_rows
 
 
-def nodes(status: Mapping[str, Any]) -> tuple[str, str]:
+def nodes(status: Mapping[str, Any]) -> tuple[str, str, str]:
     """The card; empty, and then not shown, where one machine serves alone."""
     rows = node_rows(status)
     if not rows:
-        return "nodes", ""
+        return "nodes", "", ""
     lines = "".join(
         f"<div><dt>{_text(name)} <small>{_text(host)}</small></dt><dd>{_said(phase, heard)}</dd></div>"
         for name, host, phase, heard in rows
     )
-    return "nodes", f"<h2>Nodes</h2><dl>{lines}</dl>"
+    return "nodes", "Nodes", f"<dl>{lines}</dl>"
 
 
 def _said(phase: str, heard: str) -> str:

@@ -8,19 +8,12 @@ from typing import Any
 
 from vllm_supervisor.core import several
 
-from .page_cluster import nodes
 
-
-def engines_and_nodes(status: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The cards of what there may be several of."""
-    return engines(status), nodes(status)
-
-
-def engines(status: Mapping[str, Any]) -> tuple[str, str]:
+def engines(status: Mapping[str, Any]) -> tuple[str, str, str]:
     """The card; empty, and then not shown, where one engine serves alone."""
     rows = several.rows(status)
     lines = "".join(f"<div><dt>engine {_text(label)}</dt><dd>{_said(*rest)}</dd></div>" for label, *rest in rows)
-    return "engines", f"<h2>Engines</h2><dl>{lines}</dl>" if rows else ""
+    return ("engines", "Engines", f"<dl>{lines}</dl>") if rows else ("engines", "", "")
 
 
 def _said(running: str, waiting: str, usage: str, moved: str) -> str:

@@ -14,9 +14,11 @@ from typing import Any
 
 from vllm_supervisor.core.overview import COMPARED, PhaseRow, Standing, mood, phase_rows, slower
 from vllm_supervisor.core.plain import ago, serving
-from vllm_supervisor.core.words import duration, size
+from vllm_supervisor.core.words import duration
 
-from .page_engines import engines_and_nodes
+from .page_cluster import nodes
+from .page_engines import engines
+from .page_gpus import gpus
 from .page_neighbours import neighbours
 from .page_svg import bar, chart
 from .trend import KEPT_S, Point
@@ -67,12 +69,13 @@ def page(status: Mapping[str, Any], points: Sequence[Point], failure: Mapping[st
         _start(status),
         _serving(status, points, now),
         _failure(status, failure),
-        *engines_and_nodes(status),
-        _gpus(status),
+        engines(status),
+        nodes(status),
+        gpus(status),
         neighbours(status),
         _details(status),
     ]
-    body = "".join(f'<section id="{card_id}" class="card" data-live>{text}</section>' for card_id, text in cards)
+    body = "".join(_card(*card) for card in cards)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -84,14 +87,20 @@ def page(status: Mapping[str, Any], points: Sequence[Point], failure: Mapping[st
         f'<header><h1>{name} <span id="badge" class="badge {tone}" role="status" data-live>{_text(word)}</span></h1>'
         f'<p id="sentence" class="sentence" data-live>{_text(status["status"])}</p>'
         '<p id="stale" class="stale" role="alert" hidden>The supervisor does not answer; what you see is old.</p>'
-        f'</header><main id="main">{body}</main>'
+        f'</header><main id="main" tabindex="-1">{body}</main>'
         '<footer><nav aria-label="For programs"><a href="/metrics">metrics</a> <a href="/status">status as JSON</a> '
         f'<a href="/readyz">readiness</a></nav><p>vllm-supervisor {_text(status["version"])}</p></footer>'
         "</body></html>\n"
     ).encode()
 
 
-def _start(status: Mapping[str, Any]) -> tuple[str, str]:
+def _card(card_id: str, title: str, text: str) -> str:
+    """A part of the page, and a landmark by its title; without one it has nothing to show, and is only a place."""
+    inside = f'<h2 id="{card_id}-title">{title}</h2>{text}' if title else ""
+    return f'<section id="{card_id}" class="card" aria-labelledby="{card_id}-title" data-live>{inside}</section>'
+
+
+def _start(status: Mapping[str, Any]) -> tuple[str, str, str]:
     rows = phase_rows(status)
     scale = max((max(row.seconds or 0.0, row.usual or 0.0) for row in rows), default=0.0) or 1.0
     late = slower(status.get("phases") or {}, status.get("expected") or {}, COMPARED)
@@ -99,12 +108,17 @@ def _start(status: Mapping[str, Any]) -> tuple[str, str]:
     attempt = ""
     if (status.get("attempt") or 1) > 1:
         attempt = f"<p>Attempt {status['attempt']} of {status['max_attempts']}.</p>"
-    return "start", (
-        f"<h2>Start</h2>{_progress(status)}{attempt}"
-        + (f'<p class="note">So far {_text(late)}.</p>' if late else "")
-        + "".join(f'<p class="figures">{_text(said)}</p>' for said in status.get("account") or [])
-        + '<table class="phases"><thead><tr><th scope="col">phase</th><th scope="col">took</th>'
-        f'<th scope="col">usual</th><td></td></tr></thead><tbody>{lines}</tbody></table>'
+    return (
+        "start",
+        "Start",
+        (
+            f"{_progress(status)}{attempt}"
+            + (f'<p class="note">So far {_text(late)}.</p>' if late else "")
+            + "".join(f'<p class="figures">{_text(said)}</p>' for said in status.get("account") or [])
+            + '<table class="phases" aria-label="phases of the start"><thead><tr><th scope="col">phase</th>'
+            '<th scope="col">took</th>'
+            f'<th scope="col">usual</th><th scope="col">the line: usual</th></tr></thead><tbody>{lines}</tbody></table>'
+        ),
     )
 
 
@@ -146,10 +160,10 @@ def _phase(row: PhaseRow, scale: float) -> str:
     )
 
 
-def _serving(status: Mapping[str, Any], points: Sequence[Point], now: float) -> tuple[str, str]:
+def _serving(status: Mapping[str, Any], points: Sequence[Point], now: float) -> tuple[str, str, str]:
     said = serving(status)
     if not status["ready"] and not points:
-        return "serving", "<h2>Serving</h2><p>Nothing yet: the model cannot answer.</p>"
+        return "serving", "Serving", "<p>Nothing yet: the model cannot answer.</p>"
     tokens = [("generation", [(point.at - now, point.generation) for point in points])]
     requests = [
         ("running", [(point.at - now, point.running) for point in points]),
@@ -160,85 +174,62 @@ def _serving(status: Mapping[str, Any], points: Sequence[Point], now: float) -> 
     if smoke:
         words = "; ".join(filter(None, (smoke["verdict"], smoke.get("pace"))))
         asked = f'<p class="{"" if smoke["passed"] else "problem"}">Smoke test: {_text(words)}</p>'
-    return "serving", (
-        f"<h2>Serving</h2><p>{_text(said or 'no figures from the engine')}</p>"
-        f"<figure>{chart(f'tokens generated a second: {said}', tokens, KEPT_S)}"
-        "<figcaption>tokens generated a second</figcaption></figure>"
-        f"<figure>{chart(f'requests: {said}', requests, KEPT_S)}"
-        '<figcaption>requests: <span class="key running">running</span> <span class="key waiting">waiting</span>'
-        f"</figcaption></figure>{asked}"
+    return (
+        "serving",
+        "Serving",
+        (
+            f"<p>{_text(said or 'no figures from the engine')}</p>"
+            f"<figure>{chart(f'tokens generated a second: {said}', tokens, KEPT_S)}"
+            "<figcaption>tokens generated a second</figcaption></figure>"
+            f"<figure>{chart(f'requests: {said}', requests, KEPT_S)}"
+            '<figcaption>requests: <span class="key running">running</span> <span class="key waiting">waiting</span>'
+            f"</figcaption></figure>{asked}"
+        ),
     )
 
 
-def _gpus(status: Mapping[str, Any]) -> tuple[str, str]:
-    gpus = status.get("gpus") or []
-    if not gpus:
-        return "gpus", "<h2>GPUs</h2><p>None is read here.</p>"
-    names = {str(gpu.get("name") or "") for gpu in gpus}
-    # Eight times the same name would be most of what there is to read.
-    common = names.pop() if len(names) == 1 else ""
-    title = f"GPUs: {len(gpus)} × {_text(common)}" if common else "GPUs"
-    return "gpus", f'<h2>{title}</h2><ul class="gpus">{"".join(_gpu(gpu, named=not common) for gpu in gpus)}</ul>'
-
-
-def _gpu(gpu: Mapping[str, Any], *, named: bool) -> str:
-    used, total, ours = gpu.get("memory_used_bytes"), gpu.get("memory_total_bytes"), gpu.get("engine_bytes")
-    title = f"<strong>GPU {gpu['index']}</strong>"
-    if named:
-        title += f" <span>{_text(gpu.get('name') or '')}</span>"
-    if used is None or not total:
-        return f'<li>{title}<p class="problem">{_trouble(gpu)}</p></li>'
-    words = f"{size(used)} of {size(total)}"
-    if ours is not None:
-        words += f", engine {size(ours)}"
-    parts = (
-        [("engine", ours / total), ("others", max(used - ours, 0) / total)]
-        if ours is not None
-        else [("others", used / total)]
-    )
-    busy, power, heat = (gpu.get(key) for key in ("utilization_ratio", "power_watts", "temperature_celsius"))
-    more = [f"{busy * 100:.0f} % busy"] if busy is not None else []
-    more += [f"{power:.0f} W"] if power is not None else []
-    more += [f"{heat:.0f} °C"] if heat is not None else []
-    drawn = bar(f"GPU {gpu['index']}: {words}", parts)
-    return f"<li>{title}{drawn}<p>{words}</p><p>{', '.join(more)}</p></li>"
-
-
-def _trouble(gpu: Mapping[str, Any]) -> str:
-    why = gpu.get("trouble")
-    return f"It cannot be read: {_text(why)}" if why else "It does not say how much memory is in use."
-
-
-def _failure(status: Mapping[str, Any], failure: Mapping[str, Any] | None) -> tuple[str, str]:
+def _failure(status: Mapping[str, Any], failure: Mapping[str, Any] | None) -> tuple[str, str, str]:
     fault = status.get("fault")
     if fault:
         evidence = f"<pre>{_text(fault['evidence'])}</pre>" if fault["evidence"] else ""
         advice = f'<p class="advice">{_text(fault["advice"])}</p>' if fault["advice"] else ""
-        return "failure", (
-            f'<h2>This start fails</h2><p class="problem"><strong>{_text(fault["reason"])}</strong> '
-            f"({_text(fault['class'])}) in {_text(fault['phase'])}: {_text(fault['summary'])}</p>{evidence}{advice}"
+        return (
+            "failure",
+            "This start fails",
+            (
+                f'<p class="problem"><strong>{_text(fault["reason"])}</strong> '
+                f"({_text(fault['class'])}) in {_text(fault['phase'])}: {_text(fault['summary'])}</p>{evidence}{advice}"
+            ),
         )
     if failure is None:
-        return "failure", "<h2>Last failure</h2><p>None is remembered.</p>"
+        return "failure", "Last failure", "<p>None is remembered.</p>"
     ended = failure.get("ended_at") or failure["began_at"]
     saved = f"<p>Saved: <code>{_text(failure['incident'])}</code></p>" if failure.get("incident") else ""
-    return "failure", (
-        f"<h2>Last failure</h2><p><strong>{_text(failure.get('reason') or 'unknown')}</strong> "
-        f"({_text(failure.get('class') or 'unknown')}), {ago(ended, time.time())} ago</p>"
-        f'<p class="advice">{_text(failure.get("sentence") or "It ended without a word.")}</p>{saved}'
+    return (
+        "failure",
+        "Last failure",
+        (
+            f"<p><strong>{_text(failure.get('reason') or 'unknown')}</strong> "
+            f"({_text(failure.get('class') or 'unknown')}), {ago(ended, time.time())} ago</p>"
+            f'<p class="advice">{_text(failure.get("sentence") or "It ended without a word.")}</p>{saved}'
+        ),
     )
 
 
-def _details(status: Mapping[str, Any]) -> tuple[str, str]:
+def _details(status: Mapping[str, Any]) -> tuple[str, str, str]:
     figures = status.get("figures") or {}
     pairs = [("model", status.get("model")), ("address", status.get("url"))]
     pairs += [(title, _figure(figures[name])) for name, title in _FIGURES.items() if name in figures]
     pairs += [("engine processes", len((status.get("engine") or {}).get("processes") or {}))]
     pairs += [("warning", warning) for warning in status.get("warnings") or []]
-    return "details", (
-        "<h2>Details</h2><dl>"
-        + "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in pairs)
-        + "</dl>"
+    return (
+        "details",
+        "Details",
+        (
+            "<dl>"
+            + "".join(f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in pairs)
+            + "</dl>"
+        ),
     )
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from vllm_supervisor.core.neighbours import WILDCARDS
 
 
-def neighbours(status: Mapping[str, Any]) -> tuple[str, str]:
+def neighbours(status: Mapping[str, Any]) -> tuple[str, str, str]:
     """The card; empty, and then not shown, where no other instance runs: one that starts later needs a place."""
     others = status.get("neighbours") or []
     if not others:
-        return "neighbours", ""
+        return "neighbours", "", ""
     rows = "".join(f"<div><dt>{_name(other)}</dt><dd>{_text(_sentence(other))}</dd></div>" for other in others)
-    return "neighbours", f"<h2>Also on this machine</h2><dl>{rows}</dl>"
+    return "neighbours", "Also on this machine", f"<dl>{rows}</dl>"
 
 
 def _name(other: Mapping[str, Any]) -> str:
