@@ -103,6 +103,18 @@ def test_what_is_configured_and_what_runs(tmp_path, other, monkeypatch):
     assert found == {"b": Standing.RUNNING, "c": Standing.CONFIGURED}
 
 
+def test_what_a_node_of_a_cluster_takes_is_that_of_this_machine(tmp_path):
+    sizes = "[engine.args]\ntensor-parallel-size = 8\npipeline-parallel-size = 2\n"
+    for rank, name in enumerate(("head", "other")):
+        table = f'[cluster]\nnnodes = 2\nnode_rank = {rank}\nhead = "10.0.0.1"\n'
+        (tmp_path / f"{name}.toml").write_text(f'[engine]\nmodel = "/m"\n{sizes}{table}')
+    found = configured(tmp_path)
+    assert [found[name].count for name in ("head", "other")] == [8, 8]
+    assert found["head"].further == (("cluster.port", "10.0.0.1:9479"), ("cluster.master_port", "0.0.0.0:29501"))
+    assert found["other"].further == ()
+    assert found["head"].listens[2:] == ("10.0.0.1:9479", "0.0.0.0:29501")
+
+
 def test_gpus_become_the_engines_environment(tmp_path):
     path = write_config(tmp_path, engine={"gpus": [2, "GPU-1a"], "device": "cuda"})
     instance = read_instance(path, state_dir=tmp_path, runtime_dir=tmp_path)

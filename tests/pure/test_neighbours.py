@@ -95,6 +95,20 @@ def test_the_engine_port_may_not_be_another_ones_metrics_port():
     assert "port 9478 (there the metrics port) is taken by instance b, which runs; set engine.port" in found[0]
 
 
+def test_the_ports_of_a_cluster_are_told_apart_by_their_settings():
+    ports = (("cluster.port", "10.0.0.1:9479"), ("cluster.master_port", "0.0.0.0:29501"))
+    one, other = Needs("a", count=0, further=ports), Needs("b", count=0, further=ports[1:])
+    (text,) = check(one, other)
+    assert text.startswith("refuse: neighbour-port: port 29501 is taken by instance b, which runs; ")
+    assert text.endswith("set cluster.master_port to another, or stop b")
+    (text,) = check(other, one, Standing.CONFIGURED)
+    assert "port 29501 is also wanted by instance a, which does not run; set cluster.master_port to another" in text
+    (text,) = check(Needs("c", count=0, engine="0.0.0.0:9479"), one)
+    assert "port 9479 (there cluster.port) is taken by instance a, which runs; set engine.port to another" in text
+    (text,) = check(one, Needs("c", count=0, metrics="0.0.0.0:9479"))
+    assert "port 9479 (there the metrics port) is taken by instance c, which runs; set cluster.port" in text
+
+
 def test_needs_come_from_the_configuration():
     view = EngineView(
         ("vllm", "serve", "--pipeline-parallel-size", "2"),

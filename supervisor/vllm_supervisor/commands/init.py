@@ -95,7 +95,7 @@ def _choose_ports(args: argparse.Namespace) -> None:
     from vllm_supervisor.core.neighbours import free_port
     from vllm_supervisor.daemon.neighbours import configured
 
-    taken = [listen for needs in configured().values() for listen in (needs.engine, needs.metrics)]
+    taken = [listen for needs in configured().values() for listen in needs.listens]
 
     def free(host: str, first: int) -> int:
         return free_port(host, first, taken, lambda port: port_holder(host, port) is not None)

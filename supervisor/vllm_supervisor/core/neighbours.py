@@ -34,6 +34,7 @@ class Needs:
         share: Part of each GPU's memory that it may take.
         engine: ADDRESS:PORT of the engine; empty when it listens on a unix socket.
         metrics: ADDRESS:PORT of the supervisor's own page.
+        further: (setting, ADDRESS:PORT) of each other port that it cannot do without.
     """
 
     name: str
@@ -42,6 +43,12 @@ class Needs:
     share: float = 0.9
     engine: str = ""
     metrics: str = ""
+    further: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def listens(self) -> tuple[str, ...]:
+        """ADDRESS:PORT of all of them."""
+        return tuple(filter(None, (self.engine, self.metrics, *(listen for _, listen in self.further))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,7 @@ def from_document(raw: Any) -> Claim | None:
         needs = dict(raw["needs"])
         gpus = needs["gpus"]
         needs["gpus"] = None if gpus is None else tuple(str(word) for word in gpus)
+        needs["further"] = tuple((str(setting), str(listen)) for setting, listen in needs.get("further", ()))
         page = raw["page"] if isinstance(raw["page"], dict) else {}
         claim = Claim(**{**raw, "needs": Needs(**needs), "page": page})
         return claim if isinstance(claim.pid, int) and isinstance(claim.size, int) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,7 +35,15 @@ TURN_EVERY_S = 1.0
 
 def view_of(instance: Instance) -> EngineView:
     """The engine of an instance as the check sees it."""
-    engine = instance.settings.engine
+    engine, cluster = instance.settings.engine, instance.settings.cluster
+    args = {name: list(value) if isinstance(value, list) else value for name, value in engine.args.items()}
+    further: tuple[tuple[str, str], ...] = ()
+    if cluster.nnodes > 1:
+        args |= {"nnodes": cluster.nnodes}
+        if cluster.rank(socket.gethostname()) == 0:
+            # The engines' meeting place listens on every address.
+            meets = ("cluster.master_port", f"0.0.0.0:{cluster.master_port}")
+            further = (("cluster.port", f"{cluster.head}:{cluster.port}"), meets)
     return EngineView(
         command=tuple(engine.command),
         model=engine.model,
@@ -43,10 +52,11 @@ def view_of(instance: Instance) -> EngineView:
         port=engine.port,
         device=engine.device,
         overlay=engine.overlay,
-        args={name: list(value) if isinstance(value, list) else value for name, value in engine.args.items()},
+        args=args,
         env=instance.configured_env(),
         metrics_listen=instance.settings.metrics.listen,
         name=instance.name,
+        further=further,
         weights="holder" if instance.holds_weights else "held" if instance.settings.weights.held else "",
     )
 

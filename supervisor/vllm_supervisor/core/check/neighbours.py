@@ -20,6 +20,7 @@ def needs_of(name: str, view: EngineView) -> Needs:
         share=_share(asked),
         engine="" if asked.has("uds") else f"{view.host}:{view.port}",
         metrics=view.metrics_listen,
+        further=view.further,
     )
 
 
@@ -41,11 +42,10 @@ def check_neighbours(mine: Needs, neighbours: tuple[Neighbour, ...], gpus: GpuOb
         taken = []
         if shared:
             taken.append((listed(shared), "gpu-busy", "give each its own: engine.gpus", "neighbour-gpus"))
-        if mine.engine and other.engine and same_port(mine.engine, other.engine):
-            taken.append((f"port {_port(mine.engine)}", "port-in-use", "set engine.port to another", "neighbour-port"))
-        elif mine.engine and other.metrics and same_port(mine.engine, other.metrics):
-            seen = f"port {_port(mine.engine)} (there the metrics port)"
-            taken.append((seen, "port-in-use", "set engine.port to another", "neighbour-port"))
+        taken += [
+            (thing, "port-in-use", f"set {setting} to another", "neighbour-port")
+            for setting, thing in _ports(mine, other)
+        ]
         if neighbour.standing is Standing.RUNNING:
             found += [
                 refuse(
@@ -70,6 +70,18 @@ def check_neighbours(mine: Needs, neighbours: tuple[Neighbour, ...], gpus: GpuOb
                     "set metrics.listen to another; the engine is started all the same",
                 )
             )
+    return found
+
+
+def _ports(mine: Needs, other: Needs) -> list[tuple[str, str]]:
+    """Each port of ours that the other one wants, too, once: our setting, and the port in words."""
+    there = [("engine.port", other.engine), ("metrics.listen", other.metrics), *other.further]
+    found = []
+    for setting, listen in (("engine.port", mine.engine), *mine.further):
+        its = next((name for name, theirs in there if listen and theirs and same_port(listen, theirs)), "")
+        if its:
+            known = {setting: "", "metrics.listen": " (there the metrics port)"}
+            found.append((setting, f"port {_port(listen)}{known.get(its, f' (there {its})')}"))
     return found
 
 

@@ -34,6 +34,7 @@ class EngineView:
         env: The engine's environment as far as it is configured.
         metrics_listen: Address and port of our own page, empty when there is none.
         name: The instance's.
+        further: (setting, ADDRESS:PORT) of the ports beside that of the engine and of our own page.
         weights: `held` where a second unit holds the weights, `holder` where this is that unit, else empty.
     """
 
@@ -48,6 +49,7 @@ class EngineView:
     env: dict[str, str] = field(default_factory=dict)
     metrics_listen: str = ""
     name: str = ""
+    further: tuple[tuple[str, str], ...] = ()
     weights: str = ""
 
 
