@@ -128,6 +128,13 @@ ALERTS = {
             "The engine on {{ $labels.instance }} hung and was ended.",
         ),
         Alert(
+            "VllmOneEngineHung",
+            "vllm_supervisor_liveness_engine_hung == 1",
+            "0m",
+            "critical",
+            "Engine {{ $labels.engine }} on {{ $labels.instance }} hangs, and is left as it is.",
+        ),
+        Alert(
             "VllmNoProofOfLife",
             "vllm_supervisor_liveness_last_proof_seconds > 90 and on (job, instance) vllm_supervisor_ready == 1"
             " and on (job, instance) instance:vllm_requests_running:sum + instance:vllm_requests_waiting:sum > 0",

@@ -99,7 +99,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "reqps",
             stack=True,
         ),
-        Panel("Sign of life", {"seconds ago": f"vllm_supervisor_liveness_last_proof_seconds{HERE}"}, "s"),
+        Panel(
+            "Sign of life",
+            {
+                "seconds ago": f"vllm_supervisor_liveness_last_proof_seconds{HERE}",
+                "engine {{engine}}": f"vllm_supervisor_liveness_engine_last_proof_seconds{HERE}",
+            },
+            "s",
+        ),
         Panel(
             "Probe and canary",
             {"probe": f"vllm_supervisor_probe_seconds{HERE}", "canary": f"vllm_supervisor_canary_seconds{HERE}"},

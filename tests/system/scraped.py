@@ -20,8 +20,9 @@ NEEDS_A_GPU = re.compile(r"vllm_supervisor_gpu_")
 NOT_WHILE_READY = {"Failures", "Time left"}
 """Panels that are empty where nothing failed, and where nothing is left to wait for."""
 
-UNCERTAIN = re.compile(r"readahead_disk_bytes|canary_seconds")
-"""A model that was in memory is not read from the disk; an engine that has just answered needs no canary."""
+UNCERTAIN = re.compile(r"readahead_disk_bytes|canary_seconds|liveness_engine_")
+"""A model that was in memory is not read from the disk; an engine that has just answered needs no canary; one engine
+alone has no series of its own."""
 
 
 class Prometheus:

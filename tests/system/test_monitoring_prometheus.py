@@ -70,6 +70,8 @@ def page(began):
         starts_total={"ready": 1},
         engine_processes={"worker": 8},
         liveness_last_proof_seconds=0.5,
+        liveness_engine_last_proof_seconds={"0": 0.5, "1": 0.7},
+        liveness_engine_hung={"0": 0, "1": 0},
         probe_seconds=0.1,
         canary_seconds=0.1,
         output_lines_total={"other": 10},
