@@ -175,6 +175,7 @@ def test_report_names_a_hang_once_and_goes_on_until_it_answers():
     start = living(ready(REPORT).do(BUSY), 300.0, BUSY, QUIET_GPU)
     assert start.phase is Phase.READY
     assert start.logged().count("engine-hung") == 1
+    assert 'It is left as it is (liveness.mode = "report")' in start.logged()
     assert start.state.life.hung
     start.do(ev.CanaryDone(answered=True, seconds=250.0))
     assert not start.state.life.hung

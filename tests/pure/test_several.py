@@ -133,6 +133,9 @@ def test_report_names_each_once_and_tells_when_it_works_again():
     start = run(ready(REPORT), 500.0, engines, CLIENTS)
     assert start.phase is Phase.READY
     assert start.logged().count("engine-hung") == 1
+    assert "requests running; engine 0 last moved" in start.logged()
+    assert 'It is left as it is (liveness.mode = "report")' in start.logged()
+    assert "restarted" not in start.logged()
     assert "engine 1 of 2 works again" in start.logged()
     assert not start.state.life.hung
     assert start.count(fx.SaveIncident) == 1

@@ -20,8 +20,9 @@ Result = tuple[State, tuple[Effect, ...]]
 SERVING_LOG = "serving"
 """The phase that the scanner gives to everything after HTTP is up."""
 
-HUNG_ADVICE = "The engine is restarted; stacks and GPU state are kept in the incident."
+RESTARTED = "The engine is restarted; stacks and GPU state are kept in the incident."
 ALL_RESTARTED = "All engines are restarted, one alone cannot be; stacks and GPU state are kept in the incident."
+LEFT = 'It is left as it is (liveness.mode = "report"); GPU state is kept in the incident.'
 
 
 def become_ready(state: State, now: float) -> Result:
@@ -121,7 +122,7 @@ def tick(state: State, now: float) -> Result:
         return _tick_of_several(state, life, now)
     hung = liveness.hang(life, state.policy, now)
     if hung is not None:
-        cause = Cause("engine-hung", summary=hung, advice=HUNG_ADVICE, phase=state.phase)
+        cause = _hang(state, hung, RESTARTED)
         if state.policy.liveness == "restart":
             return ending.fail(state, cause, now, stacks=True)
         return replace(state, life=replace(life, hung=True)), (Log("error", cause.sentence()), SaveIncident(cause))
@@ -130,13 +131,18 @@ def tick(state: State, now: float) -> Result:
     return state, ()
 
 
+def _hang(state: State, summary: str, restarted: str) -> Cause:
+    advice = restarted if state.policy.liveness == "restart" else LEFT
+    return Cause("engine-hung", summary=summary, advice=advice, phase=state.phase)
+
+
 def _tick_of_several(state: State, life: Life, now: float) -> Result:
     """Each engine is judged and asked by itself, whatever the others do."""
     engines, effects = state.engines, list[Effect]()
     found = several.hangs(engines, state.policy, now)
     if found:
         summary = several.verdict(engines, found, now)
-        cause = Cause("engine-hung", summary=summary, advice=ALL_RESTARTED, phase=state.phase)
+        cause = _hang(state, summary, ALL_RESTARTED)
         if state.policy.liveness == "restart":
             return ending.fail(state, cause, now, stacks=True)
         life, engines = replace(life, hung=True), several.with_hung(engines, found)
