@@ -197,6 +197,7 @@ def run(service: Service, report: Report) -> None:
         if time.monotonic() < until:
             soak.strike(soak.next_fault())
     loading.join(700)
+    assert report.load, "the load does not end"
     soak.grown()
     service.stop()
     left = machine.run(f"ps -u vllm -o pid=,args=; ls /dev/shm; umount -l {STATE}", check=False).stdout.strip()

@@ -29,7 +29,7 @@ from system.test_liveness_real import LOAD, LONG, ask, prefills_longer_than
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
+pytestmark = pytest.mark.timeout(1800)
 SECONDS = float(os.environ.get("TOUR_SATURATE_SECONDS", "180"))
 HANG_AFTER_S = 20.0
 MILLION = 1_000_000
