@@ -8,7 +8,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[2] / "docs/runbooks"
 BOOKS = sorted(path for path in FOLDER.glob("*.md") if path.name not in {"README.md", "alerts.md"})
 PARTS = ("**When.**", "**What you will see.**", "**Commands", "**It worked when**", "**Undo.**")
-WANTED = {"start", "restart", "snapshot", "upgrade", "hung-engine", "out-of-memory", "gpu-lost", "slow-load", "disk-full", "new-machine"}  # fmt: skip
+WANTED = {"start", "restart", "snapshot", "upgrade", "hung-engine", "out-of-memory", "gpu-lost", "slow-load", "disk-full", "new-machine", "two-nodes"}  # fmt: skip
 
 
 def test_every_runbook_is_there_with_every_part() -> None:

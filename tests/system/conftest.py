@@ -38,9 +38,14 @@ def machine() -> Iterator[Machine]:
 
 
 @pytest.fixture(scope="session")
-def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """A machine on which the product is installed, with the fake engine beside it; shared like `machine`."""
-    stage = stage_product(tmp_path_factory.mktemp("stage"))
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The installed product with the fake engine beside it, as a layer of a machine."""
+    return stage_product(tmp_path_factory.mktemp("stage"))
+
+
+@pytest.fixture(scope="session")
+def product(stage: Path) -> Iterator[Machine]:
+    """A machine on which the product is installed; shared like `machine`."""
     home = paths.dev_home()
     with Machine(layers=[stage], binds=[Bind(home)] if home.exists() else []) as booted:
         booted.run("systemd-sysusers && systemd-tmpfiles --create vllm-supervisor.conf && systemctl daemon-reload")

@@ -37,8 +37,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "answer: right, cut off, empty, wrong, garbage or slow. Reasoning and content are shown apart; time to first "
         "token and tokens a second stand beside those of the last starts. An answer is slow at half of their pace "
         "(three of them at least; other requests that run excuse it), or when it has not ended within smoke.timeout_s.",
-        epilog="Exit codes: 0 right, 1 not right or no answer, 2 right but slow, 64 no such instance, 77 only root "
-        "and the service's user may read the configuration, 78 the configuration cannot be used.",
+        epilog="Exit codes: 0 right, 1 not right or no answer, 2 right but slow, 64 no such instance or not "
+        "the head of a cluster, 77 only root and the service's user may read the configuration, 78 the "
+        "configuration cannot be used.",
     )
     add_places(parser)
     parser.add_argument("--question", metavar="TEXT", help="another question, instead of all of them")
@@ -57,6 +58,10 @@ def run(args: argparse.Namespace) -> int:
         return instance
     if args.max_tokens is not None and args.max_tokens < 1:
         print(f"vllm-supervisor smoke: --max-tokens must be at least 1, not {args.max_tokens}", file=sys.stderr)
+        return ExitCode.USAGE
+    elsewhere = instance.not_here("smoke")
+    if elsewhere:
+        print(f"vllm-supervisor smoke: {elsewhere}", file=sys.stderr)
         return ExitCode.USAGE
     given = {"question": args.question, "expect": args.expect, "max_tokens": args.max_tokens}
     given["questions"] = [] if args.question else None

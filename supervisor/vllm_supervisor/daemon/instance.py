@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_supervisor.config import Problem, Settings, load, load_env
+from vllm_supervisor.core.cluster.verbs import not_here
 from vllm_supervisor.core.endpoint import Endpoint, argument, child_environment, command_line, endpoint
 from vllm_supervisor.core.engineflags import effective
 from vllm_supervisor.core.held import holder_of, preload_line, serving_args
@@ -126,6 +127,12 @@ class Instance:
         engine = self.settings.engine
         named = [own, self.env, engine.env, engine.args]
         return [*secrets_of_command(engine.command), *(secret for values in named for secret in secrets_of(values))]
+
+    def not_here(self, verb: str, *, stops: bool = True) -> str:
+        """Why a verb is refused on this node of a cluster, with the remedy; empty where it may be used."""
+        cluster = self.settings.cluster
+        head = cluster.nodes[0] if cluster.nodes else cluster.head
+        return not_here(verb, nnodes=cluster.nnodes, rank=cluster.place, head=head, stops=stops)
 
     def config_hash(self) -> str:
         """Identifies what the engine is started with; starts of one hash are compared with each other."""

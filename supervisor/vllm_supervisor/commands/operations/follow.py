@@ -43,12 +43,22 @@ def find_served(args: argparse.Namespace) -> Served | int:
     if not UNIT_NAME.fullmatch(place.name):
         return _said(args.verb, f"{place.name!r} cannot be the name of a unit", ExitCode.USAGE)
     try:
-        return served(place.name, place.config_path)
+        it = served(place.name, place.config_path)
     except NoSystemdError as error:
         remedy = by_hand(args.verb, str(place.config_path), getattr(args, "vllm", None) or "")
         return _said(args.verb, f"{error}, and {args.verb} works through it; by hand: {remedy}", REFUSED)
     except StepError as error:
         return _said(args.verb, f"{place.name}: {error}", ExitCode.USAGE)
+    elsewhere = _elsewhere(args, it)
+    return _said(args.verb, f"refused: {elsewhere}", REFUSED) if elsewhere else it
+
+
+def _elsewhere(args: argparse.Namespace, it: Served) -> str:
+    try:
+        return it.instance().not_here(args.verb, stops=not getattr(args, "no_stop", False))
+    except StepError:
+        # The verb itself says what is wrong with the configuration.
+        return ""
 
 
 def operate(args: argparse.Namespace, it: Served, params: Mapping[str, Any], before: Callable[[], int]) -> int:
