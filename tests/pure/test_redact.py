@@ -70,11 +70,12 @@ def test_values_of_secret_names_and_credentials_in_urls_are_secrets():
             "HF_TOKEN": "none",
             "SHORT_KEY": "abc",
             "HF_HOME": "/var/cache/hf",
+            "RAY_AUTH_MODE": "token",
         }
     )
     wanted = {"sesame-1", "sesame-2", "sesame-3", "sesame-4", "sesame-five", "sesame-six", "sesame-7"}
     assert wanted <= set(found)
-    assert not {"false", "none", "abc", "/var/cache/hf", "me", "proxy:3128"} & set(found)
+    assert not {"false", "none", "abc", "/var/cache/hf", "me", "proxy:3128", "token"} & set(found)
 
 
 def test_a_command_line_tells_its_secrets():

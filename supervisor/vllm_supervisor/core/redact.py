@@ -70,8 +70,8 @@ def is_secret(name: str) -> bool:
         return False
     if words[-1] == "pwd":
         return len(words) > 1
-    if words[-1] in {"file", "path", "dir", "id", "length", "size", "count"}:
-        return False  # where a secret lies is not the secret
+    if words[-1] in {"file", "path", "dir", "id", "length", "size", "count", "mode"}:
+        return False  # where a secret lies, and of which kind it is, is not the secret
     return not _WORDS.isdisjoint(words) or words[-1].endswith(_ENDINGS)
 
 
