@@ -41,13 +41,13 @@ help: ## List the targets
 # --- tests ------------------------------------------------------------------------------------------------------
 
 .PHONY: test test-long test-fast lint venv deps engine-dev model
-# What runs without a machine of its own waits most of the time: some at once. Real engines run one after the other.
+# What runs without a machine of its own waits most of the time: some at once. A real engine has the processors to itself.
 WORKERS ?= 4
 # $(call pytest,MARKS,OPTIONS): ARGS may leave nothing to run of one of the two.
 pytest = $(BIN)/python -m pytest -m '$(1)' $(2) $(ARGS) $(if $(ARGS),|| [ $$? = 5 ])
 test: deps venv engine-dev model lint ## Run the gate (real systemd, real vLLM on the CPU; as root)
 	@$(call pytest,not system and not long,-n $(WORKERS))
-	@$(call pytest,system and not long,-n 2 --dist loadgroup)
+	@$(call pytest,system and not long)
 
 test-long: deps venv engine-dev model ## Run the tests that take minutes of a real engine each (half an hour and more)
 	@$(call pytest,long)

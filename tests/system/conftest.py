@@ -20,12 +20,9 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real engines one after the other, beside what needs none; the tour and the soak come when that is over."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("system")
-            real = "engine" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("real engines" if real else "no engine"))
 
 
 @pytest.fixture(scope="session")

@@ -136,6 +136,7 @@ def test_ctrl_c_leaves_nothing_behind(home, moment):
         assert demo.left() == NOTHING
 
 
+@pytest.mark.long
 def test_keep_stays_up_until_ctrl_c(home):
     with Demo(home, KEEP="1") as demo:
         demo.wait_said("KEEP=1: it stays up until Ctrl-C")
