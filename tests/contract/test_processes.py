@@ -122,6 +122,32 @@ def test_roles_come_from_titles_and_options_are_left_out(sleeper):
         main.communicate(timeout=10)
 
 
+def test_a_worker_that_is_a_child_of_somebody_else_is_looked_for_only_where_that_can_be(tmp_path):
+    # As Ray's are: what began it has ended, and nobody of ours is its parent.
+    said = tmp_path / "pid"
+    begin = f"""
+import os, sys
+if os.fork():
+    os._exit(0)
+os.setsid()
+told = os.open({str(said)!r} + ".new", os.O_WRONLY | os.O_CREAT)
+os.write(told, str(os.getpid()).encode())
+os.rename({str(said)!r} + ".new", {str(said)!r})
+os.execv(sys.executable, ["ray::RayWorkerProc", "-c", "import time; time.sleep(600)"])
+"""
+    mark = f"elsewhere-{os.getpid()}"
+    subprocess.run([sys.executable, "-c", begin], env={**os.environ, START_ID: mark}, check=True, timeout=30)
+    wait_until(said.exists, 30, "its pid")
+    pid = int(said.read_text())
+    try:
+        anywhere = Processes(mark, elsewhere=True)
+        wait_until(lambda: anywhere.roles(None).get(pid) == (Role.WORKER, "ray::RayWorkerProc"), 30, "its role")
+        assert pid not in Processes(mark).roles(None)
+        assert pid not in Processes("another-mark", elsewhere=True).roles(None)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_usage_grows_with_reading_memory_and_work(sleeper, tmp_path):
     (tmp_path / "weights").write_bytes(bytes(8 << 20))
     code = f"""

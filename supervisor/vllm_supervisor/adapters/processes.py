@@ -46,11 +46,21 @@ class Usage:
 
 
 class Processes:
-    """The processes of one start."""
+    """The processes of one start.
 
-    def __init__(self, start_id: str, proc: Path = Path("/proc"), *, holds_weights: bool = False) -> None:
+    Args:
+        start_id: The mark in the environment of each.
+        proc: Where the kernel shows them.
+        holds_weights: They are those of the unit that holds the weights.
+        elsewhere: Some of them may be children of somebody else (Ray's workers), so that only their mark tells.
+    """
+
+    def __init__(
+        self, start_id: str, proc: Path = Path("/proc"), *, holds_weights: bool = False, elsewhere: bool = False
+    ) -> None:
         self.start_id = start_id
         self._holds_weights = holds_weights
+        self._elsewhere = elsewhere
         self._proc = proc
         self._self = os.getpid()
         # Only the main process of a unit owns that unit's cgroup: in the foreground it is a login
@@ -137,8 +147,11 @@ class Processes:
         return found
 
     def roles(self, main_pid: int | None) -> dict[int, tuple[Role, str]]:
-        """The role and name of each of our descendants."""
+        """The role and name of each of our descendants, and of what of ours is elsewhere."""
         seen = self.descendants()
+        if self._elsewhere:
+            children = {process.pid for process in seen}
+            seen += tuple(process for process in self.ours() if process.pid not in children)
         roles = roles_of(seen, main_pid)
         self.engines = engines_of(seen)
         found = {process.pid: (roles[process.pid], title(process)) for process in seen}

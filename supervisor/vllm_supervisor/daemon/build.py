@@ -124,7 +124,7 @@ def build(
     supervisor = Supervisor(policy, record=record, state=carried.resumed(policy) if carried else None)
     supervisor.compared = compared(past, instance.config_hash())
     start_id = carried.start_id if carried else secrets.token_hex(8)
-    processes = Processes(start_id, holds_weights=instance.holds_weights)
+    processes = Processes(start_id, holds_weights=instance.holds_weights, elsewhere=instance.on_ray)
     gpus = Gpus(instance, processes)
     endpoint = instance.endpoint()
     http = EngineHttp(

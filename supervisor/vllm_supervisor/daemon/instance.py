@@ -114,10 +114,15 @@ class Instance:
         """The GPUs that the engine may see, as they are written; None means all."""
         return chosen_gpus(self.configured_env())
 
+    @property
+    def on_ray(self) -> bool:
+        """Whether Ray places the engine's workers, which then are children of Ray's."""
+        return argument(self.settings.engine.args, "distributed-executor-backend") == "ray"
+
     def engine_environment(self, own: Mapping[str, str], start_id: str) -> dict[str, str]:
         """The engine's environment; `own` is ours."""
         marks = {START_ID: start_id, "SPT_NOENV": "1"}
-        if argument(self.settings.engine.args, "distributed-executor-backend") == "ray":
+        if self.on_ray:
             marks |= ray_marks(start_id, self.configured_env())
         settings = {**self.settings.engine.env, **self._gpu_env()}
         return child_environment(own, self.env, settings, marks)
